@@ -33,8 +33,7 @@ def weather(city: str) -> str:
 async def test_an_agent_gets_its_answer(model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("Hallo, Zürich", tokens=(7, 3)))
     result = await Agent(model, instructions="Be brief.").run("Grüezi 👋")
-    assert result.output == "Hallo, Zürich"
-    assert result.usage.input_tokens == 7
+    assert (result.output, result.usage.input_tokens) == ("Hallo, Zürich", 7)
     assert_relayed(proxy, upstream)
 
 

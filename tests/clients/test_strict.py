@@ -70,6 +70,6 @@ def test_it_may_be_set_for_a_session_and_taken_back() -> None:
 def test_a_model_may_have_it_and_what_fits_after_condensing_is_served() -> None:
     with proxy_with_upstream(window=WINDOW, models=[{"match": "scripted-*", "strict": True}]) as stage:
         served = stage.ask(chat(40), controls(session="s"))
-        assert (served.status, served.header("x-condenser-action")) == (200, "condensed")
+        assert (served.status, served.action) == (200, "condensed")
         assert stage.post(LAST, controls(session="t")).status == 400
         assert stage.post(LAST, controls(session="t", strategy="off")).status == 200

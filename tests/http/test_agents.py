@@ -132,7 +132,7 @@ def test_a_subagent_is_another_session_than_its_parent(api: Api, headers: dict[s
     with api.upstream() as upstream, running_proxy(upstream.url) as proxy:
         agent = api.tests.Agent(proxy.url)
         answer = wire.post_json(proxy.url, api.path, agent.body(), [*api.key, *headers.items()])
-    assert answer.header("x-condenser-session") == session
+    assert answer.session == session
 
 
 @each_api
@@ -142,7 +142,7 @@ def test_a_count_is_of_the_view_that_would_be_sent(api: Api) -> None:
         running_proxy(upstream.url, strategy="mask", window=32_000) as proxy,
     ):
         agent = api.tests.Agent(proxy.url)
-        while agent.turn().header("x-condenser-action") != "condensed":
+        while agent.turn().action != "condensed":
             pass
         counted = {key: value for key, value in agent.body().items() if key not in ("stream", "max_tokens", "store")}
         answers = [wire.post_json(proxy.url, api.count, counted, api.key) for _ in range(2)]

@@ -134,8 +134,7 @@ def test_pages_of_an_allowed_origin_may_ask_and_read(upstream: ScriptedUpstream)
             Access_Control_Request_Headers="authorization,x-condenser-session",
             Access_Control_Request_Private_Network="true",
         )
-        assert preflight.status == 200
-        assert preflight.header("access-control-allow-origin") == APP
+        assert (preflight.status, preflight.header("access-control-allow-origin")) == (200, APP)
         assert preflight.header("access-control-allow-headers") == "authorization,x-condenser-session"
         assert preflight.header("access-control-allow-private-network") == "true"
         assert "POST" in str(preflight.header("access-control-allow-methods"))

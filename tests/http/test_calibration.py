@@ -102,8 +102,8 @@ def talked(stage: Stage, chosen: list[Conversation], window: int) -> list[Seen]:
             headers = controls(session=f"s{number}", window=window)
             answer = stage.ask(conversation.messages[:length], headers, max_tokens=RESERVE, **offered)
             true = json.loads(answer.body)["usage"]["prompt_tokens"]
-            expected = window - RESERVE - int(answer.header("x-condenser-headroom") or 0)
-            seen.append(Seen(number, turn, abs(expected - true) / true, answer.header("x-condenser-action") or ""))
+            expected = window - RESERVE - answer.headroom
+            seen.append(Seen(number, turn, abs(expected - true) / true, answer.action or ""))
     return seen
 
 
@@ -236,7 +236,7 @@ def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, 
             for turn, messages in enumerate(talk, 1):
                 answer = stage.ask(messages, controls(session=name, window=window), max_tokens=RESERVE, **offered)
                 counted_there = as_real_model(stage.forwarded[-1].json())
-                if answer.header("x-condenser-action") == "condensed":
+                if answer.action == "condensed":
                     condensed.add(name)
                 if turn >= 3:
                     errors.append((abs(expected(answer, window) / counted_there - 1), name, turn))
@@ -247,7 +247,7 @@ def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, 
 
 def expected(answer: Answer, window: int) -> int:
     """What the proxy expected the upstream to count."""
-    return window - RESERVE - int(answer.header("x-condenser-headroom") or 0)
+    return window - RESERVE - answer.headroom
 
 
 def true(answer: Answer) -> int:
@@ -286,7 +286,7 @@ def test_nothing_is_learned_of_a_request_that_wants_nothing_stored() -> None:
         for number in range(4):
             stage.ask(chat(3 + number), controls(session="s", window=9_000, no_store="true"), max_tokens=RESERVE)
         answer = stage.ask(chat(8), controls(session="s", window=9_000), max_tokens=RESERVE)
-        assert expected(answer, 9_000) == int(answer.header("x-condenser-tokens-after") or 0)
+        assert expected(answer, 9_000) == answer.tokens_after
 
 
 def test_the_marks_go_by_what_the_upstream_counts() -> None:
@@ -295,8 +295,8 @@ def test_the_marks_go_by_what_the_upstream_counts() -> None:
         ask = controls(session="s", window=5_000, strategy="recent")
         stage.ask(chat(5), ask, max_tokens=RESERVE)
         answer = stage.ask(chat(7), ask, max_tokens=RESERVE)
-        assert answer.header("x-condenser-action") == "condensed"
-        assert int(answer.header("x-condenser-tokens-before") or 0) < 0.85 * 4_500
+        assert answer.action == "condensed"
+        assert answer.tokens_before < 0.85 * 4_500
         assert true(answer) <= 4_500
 
 
@@ -305,7 +305,7 @@ def test_a_view_stays_while_what_is_known_of_the_upstream_moves() -> None:
         views: list[list[Any]] = []
         for rounds in range(6, 26):
             answer = stage.ask(chat(rounds), controls(session="s", window=6_000, strategy="recent"), max_tokens=RESERVE)
-            if answer.header("x-condenser-action") != "condensed" and views:
+            if answer.action != "condensed" and views:
                 assert stage.last_view[: len(views[-1])] == views[-1]
             views.append(stage.last_view)
             talk = [{"role": "user", "content": f"今天天气怎么样 {rounds} " * rounds}]
@@ -420,10 +420,10 @@ def test_headroom_is_right_from_the_third_turn_on(
         for turn, messages in enumerate(talk, 1):
             answer = stage.ask(messages, controls(session="s"), **members)
             headroom = window - RESERVE_OF[window] - counts(stage.forwarded[-1].json())
-            assert answer.header("x-condenser-window") == str(window)
+            assert answer.window == str(window)
             if turn >= 3:
-                assert int(answer.header("x-condenser-headroom") or 0) == pytest.approx(headroom, rel=0.05), turn
-            if counts is below_ours and answer.header("x-condenser-action") == "passed":
+                assert answer.headroom == pytest.approx(headroom, rel=0.05), turn
+            if counts is below_ours and answer.action == "passed":
                 assert stage.last_view == messages
 
 

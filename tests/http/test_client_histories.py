@@ -180,9 +180,7 @@ def test_under_an_id_with_nothing_condensed_the_view_is_the_history(stage: Stage
     begin(stage, behaviour, CHAT_ID, force=False)
     answered = stage.ask(behaviour.sent, CHAT_ID)
     assert stage.last_view == list(behaviour.whole or behaviour.sent)
-    assert answered.header("x-condenser-branch") == behaviour.branch
-    assert answered.header("x-condenser-reason") == behaviour.reason
-    assert answered.header("x-condenser-action") == "passed"
+    assert (answered.branch, answered.reason, answered.action) == (behaviour.branch, behaviour.reason, "passed")
 
 
 @each_behaviour
@@ -191,10 +189,10 @@ def test_under_an_id_the_record_takes_its_messages_place(stage: Stage, behaviour
     answered = stage.ask(behaviour.sent, CHAT_ID)
     whole = list(behaviour.whole or behaviour.sent)
     assert stage.last_view == (condensed(stage, whole) if behaviour.stands else whole)
-    assert answered.header("x-condenser-branch") == behaviour.branch + "+" * behaviour.stands
-    assert answered.header("x-condenser-action") == ("replayed" if behaviour.stands else "passed")
+    assert answered.branch == behaviour.branch + "+" * behaviour.stands
+    assert answered.action == ("replayed" if behaviour.stands else "passed")
     said_already = behaviour.stands and behaviour.reason == "below-marks"
-    assert answered.header("x-condenser-reason") == (None if said_already else behaviour.reason)
+    assert answered.reason == (None if said_already else behaviour.reason)
 
 
 @each_behaviour
@@ -202,9 +200,9 @@ def test_under_an_id_the_record_takes_its_messages_place(stage: Stage, behaviour
 def test_without_an_id_it_is_one_session_or_another(stage: Stage, behaviour: Behaviour, force: bool) -> None:
     before = begin(stage, behaviour, (), force=force)
     answered = stage.ask(behaviour.sent)
-    is_same = answered.header("x-condenser-session") == before.header("x-condenser-session")
+    is_same = answered.session == before.session
     assert is_same is behaviour.same
-    assert answered.header("x-condenser-branch") == "main" + "+" * (force and is_same)
+    assert answered.branch == "main" + "+" * (force and is_same)
     sent = list(behaviour.sent)
     assert stage.last_view == (condensed(stage, sent) if force and is_same else sent)
 
@@ -216,8 +214,8 @@ def test_the_line_that_the_client_left_goes_on_as_it_was(stage: Stage, behaviour
     later = [*behaviour.before[-1], answer("later"), ask("later")]
     answered = stage.ask(later, CHAT_ID)
     assert stage.last_view == condensed(stage, later)
-    assert answered.header("x-condenser-branch") == "main+"
-    assert answered.header("x-condenser-reason") is None
+    assert answered.branch == "main+"
+    assert answered.reason is None
 
 
 @each_behaviour
@@ -227,7 +225,7 @@ def test_the_clients_next_turn_is_on_the_same_branch(stage: Stage, behaviour: Be
     view = stage.last_view
     more = [answer("more"), ask("more")]
     answered = stage.ask([*behaviour.sent, *more], CHAT_ID)
-    assert answered.header("x-condenser-branch") == behaviour.branch + "+" * behaviour.stands
+    assert answered.branch == behaviour.branch + "+" * behaviour.stands
     assert stage.last_view == [*view, *more]
 
 
@@ -243,8 +241,8 @@ def test_a_client_trimmed_by_langchain_has_its_whole_history(force: bool) -> Non
             whole = history_of(turns)[:-1]
             answered = stage.ask(trimmed(whole, max_tokens=9 + turns % 3, token_counter=len), CHAT_ID)
             assert stage.last_view == [*first, *whole[len(history_of(16)) - 1 :]]
-            assert answered.header("x-condenser-branch") == "main" + "+" * force
-            assert answered.header("x-condenser-reason") == "aligned"
+            assert answered.branch == "main" + "+" * force
+            assert answered.reason == "aligned"
 
 
 @pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
@@ -256,8 +254,8 @@ def test_added_context_stays_on_its_branch(stage: Stage, named: Sequence[tuple[s
         sent = [*whole[:-1], with_context(whole[-1])]
         answered = stage.ask(sent, [*named, *forced(force and turns == 8)])
         assert stage.last_view == (condensed(stage, sent) if force else sent)
-        assert answered.header("x-condenser-branch") == "main" + "+" * force
-        sessions.add(answered.header("x-condenser-session"))
+        assert answered.branch == "main" + "+" * force
+        sessions.add(answered.session)
     assert len(sessions) == 1
 
 
@@ -265,10 +263,10 @@ def test_titles_are_asked_for_again_and_again_and_the_chat_never_notices(stage: 
     stage.ask(history_of(8)[:-1], [*CHAT_ID, *controls(force="true")])
     for turns in (9, 10, 11):
         title = [TITLE[0], {"role": "user", "content": f"Name this chat of {turns} turns."}]
-        assert stage.ask(title, CHAT_ID).header("x-condenser-action") == "passed"
+        assert stage.ask(title, CHAT_ID).action == "passed"
         assert stage.last_view == title
         answered = stage.ask(history_of(turns)[:-1], CHAT_ID)
-        assert answered.header("x-condenser-branch") == "main+"
+        assert answered.branch == "main+"
         assert stage.last_view == condensed(stage, history_of(turns)[:-1])
 
 
@@ -281,7 +279,7 @@ def test_two_ways_on_from_one_history_go_on_side_by_side(stage: Stage) -> None:
             tab += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
             answered = stage.ask(tab, CHAT_ID)
             assert stage.last_view == condensed(stage, tab)
-            assert turn == "first" or answered.header("x-condenser-branch") == branch
+            assert turn == "first" or answered.branch == branch
 
 
 # -- several agents under one id ---------------------------------------------------------------------------
@@ -296,7 +294,7 @@ def test_agents_under_one_id_each_see_their_own_history_and_nothing_else(stage: 
         for branch, messages in agents.items():
             answered = stage.ask(messages, CHAT_ID)
             assert stage.last_view == messages
-            assert answered.header("x-condenser-branch") == branch
+            assert answered.branch == branch
             messages += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
 
 
@@ -305,9 +303,9 @@ def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> 
     stage.ask(planner, [*CHAT_ID, *controls(force="true")])
     answered = stage.ask(coder, CHAT_ID)
     assert stage.last_view == coder
-    assert answered.header("x-condenser-action") == "passed"
-    assert answered.header("x-condenser-condensation") is None
-    assert stage.ask([*planner, answer("on"), ask("on")], CHAT_ID).header("x-condenser-action") == "replayed"
+    assert answered.action == "passed"
+    assert answered.condensation is None
+    assert stage.ask([*planner, answer("on"), ask("on")], CHAT_ID).action == "replayed"
 
 
 def test_agents_that_share_a_history_do_not_mix(stage: Stage) -> None:
@@ -328,7 +326,7 @@ def test_a_window_of_one_agent_is_not_filled_up_from_another(stage: Stage) -> No
     window = [SYSTEM, *planner[-7:], answer(7), ask(8)]
     answered = stage.ask(window, CHAT_ID)
     assert stage.last_view == window
-    assert answered.header("x-condenser-reason") == "new-branch"
+    assert answered.reason == "new-branch"
 
 
 # -- a fresh start -----------------------------------------------------------------------------------------
@@ -342,5 +340,5 @@ def test_a_fresh_short_message_goes_out_as_it_came(stage: Stage, named: Sequence
     for messages in ([{"role": "user", "content": text}], [SYSTEM, {"role": "user", "content": text}]):
         answered = stage.ask(messages, named)
         assert stage.forwarded[-1].body == stage.sent[-1]
-        assert answered.header("x-condenser-action") == "passed"
+        assert answered.action == "passed"
         assert answered.header("x-condenser-tokens-before") == answered.header("x-condenser-tokens-after")

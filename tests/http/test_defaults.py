@@ -49,14 +49,8 @@ def test_a_short_request_passes_as_the_bytes_that_came_in(path: str, body: dict[
 
 def test_a_long_conversation_is_condensed_without_a_call_of_ours(shipped: Stage) -> None:
     answer = shipped.ask(long_chat(), controls(session="s"))
-    assert answer.header("x-condenser-action") == "condensed"
-    assert answer.header("x-condenser-strategy") == "mask+extract"
-    assert answer.header("x-condenser-window") == "16385"
-    assert (
-        int(answer.header("x-condenser-tokens-after") or 0)
-        < 16_385
-        < int(answer.header("x-condenser-tokens-before") or 0)
-    )
+    assert (answer.action, answer.strategy, answer.window) == ("condensed", "mask+extract", "16385")
+    assert answer.tokens_after < 16_385 < answer.tokens_before
     assert not any(map(is_own, shipped.upstream.journal.to(CHAT)))
     assert RULE in shipped.upstream.journal.to(CHAT)[-1].body.decode()
 
@@ -74,7 +68,7 @@ def test_the_next_turn_begins_with_the_same_bytes_up_to_the_memory_block(shipped
 def test_a_window_that_nobody_has_stated_cuts_nothing(shipped: Stage) -> None:
     shipped.model = "somebodys-finetune"
     answer = shipped.ask(long_chat(), controls(session="s"))
-    assert (answer.header("x-condenser-window"), answer.header("x-condenser-action")) == ("unknown", "passed")
+    assert (answer.window, answer.action) == ("unknown", "passed")
     assert shipped.last_view == long_chat()
 
 
@@ -87,5 +81,5 @@ def test_an_overflow_that_states_the_window_is_mended_and_learned(shipped: Stage
     shipped.model = "somebodys-finetune"
     shipped.upstream.answer(refuse)
     first, second = (shipped.ask(long_chat(), controls(session="s")) for _ in range(2))
-    assert first.header("x-condenser-trigger") == "overflow"
-    assert (second.header("x-condenser-window"), second.header("x-condenser-action")) == ("8000", "replayed")
+    assert first.trigger == "overflow"
+    assert (second.window, second.action) == ("8000", "replayed")

@@ -19,7 +19,7 @@ def session_of(stage: Stage, messages: list[Any], **members: Any) -> tuple[str |
     """Session and action of a request without an id."""
     answer = stage.ask(messages, **members)
     assert answer.header("x-condenser-session-source") == "derived"
-    return answer.header("x-condenser-session"), answer.header("x-condenser-action")
+    return answer.session, answer.action
 
 
 def test_a_conversation_without_an_id_is_recognised_and_replayed(stage: Stage) -> None:
@@ -63,8 +63,7 @@ def test_a_reply_identifies_a_rewritten_last_message(stage: Stage, reply: dict[s
 def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
     session, _ = session_of(stage, chat(12))
     answer = stage.ask(chat(13), controls(session=session))
-    assert answer.header("x-condenser-session-source") == "X-Condenser-Session"
-    assert answer.header("x-condenser-action") == "condensed"
+    assert (answer.header("x-condenser-session-source"), answer.action) == ("X-Condenser-Session", "condensed")
 
 
 def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
@@ -95,11 +94,11 @@ def test_where_the_window_is_unknown_it_is_stored_from_2048_tokens_on(tmp_path: 
 def test_a_small_conversation_that_was_condensed_is_stored_all_the_same(tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "s.db", window=100_000) as stage:
         answer = stage.ask(chat(12), controls(force="true"))
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert store_rows(tmp_path / "s.db")["records"] == 1
-        assert session_of(stage, chat(13)) == (answer.header("x-condenser-session"), "replayed")
+        assert session_of(stage, chat(13)) == (answer.session, "replayed")
 
 
 def test_a_strategy_does_not_stick_to_a_derived_session(stage: Stage) -> None:
     stage.ask(chat(12), controls(strategy="extract"))
-    assert stage.ask(chat(13)).header("x-condenser-strategy") == "mask+half-window"
+    assert stage.ask(chat(13)).strategy == "mask+half-window"

@@ -43,7 +43,7 @@ class Scene:
         """The window that a request is decided with; returns when what it has started is over."""
         answer = self.chat(model, *headers)
         self.proxy.quiet()
-        return answer.header("x-condenser-window")
+        return answer.window
 
     @property
     def asked(self) -> list[str]:
@@ -124,8 +124,8 @@ def test_what_ollama_has_loaded_is_asked_again_after_each_reply() -> None:
 def test_a_reply_does_not_wait_for_what_the_server_states() -> None:
     gate = Signal("the model list may come")
     with scene({LIST: Reply(200, (("content-length", "0"),), before=gate)}) as playing:
-        assert playing.chat().header("x-condenser-window") == "unknown"
-        assert playing.chat().header("x-condenser-window") == "unknown"
+        assert playing.chat().window == "unknown"
+        assert playing.chat().window == "unknown"
         gate.set()
         assert playing.asked.count(LIST) == 1
 

@@ -35,14 +35,14 @@ def test_a_reply_says_where_condensing_is_cheapest_by_default() -> None:
         assert advice["target"] < 14_336
         assert advice["target"] / 0.8 <= advice["trigger"] < 20_000
         assert 0.01 <= advice["saves"] < 0.9
-        assert answer.header("x-condenser-action") == "passed"
+        assert answer.action == "passed"
         assert stage.upstream.journal.only().body == stage.sent[-1]
 
 
 def test_auto_condenses_there() -> None:
     with proxy_with_upstream(**PRICED, economy="auto") as stage:
         answer = grown(stage)
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert (answer.header("x-condenser-economy") or "").startswith("auto; trigger=")
         assert count(stage.forwarded[-1].json()) <= 14_336
 
@@ -50,14 +50,14 @@ def test_auto_condenses_there() -> None:
 def test_auto_condenses_a_chat_that_is_short_for_its_window() -> None:
     cheap_reads = [{"match": "*", "prices": {"input": 1.0, "cached_input": 0.1}}]
     with proxy_with_upstream(**{**PRICED, "window": 1_000_000, "models": cheap_reads}, economy="auto") as stage:
-        assert grown(stage).header("x-condenser-action") == "condensed"
+        assert grown(stage).action == "condensed"
 
 
 def test_off_says_and_does_nothing() -> None:
     with proxy_with_upstream(**PRICED, economy="off") as stage:
         answer = grown(stage)
         assert answer.header("x-condenser-economy") is None
-        assert answer.header("x-condenser-action") == "passed"
+        assert answer.action == "passed"
 
 
 @pytest.mark.parametrize("entry", [{"economy": "auto"}, {}], ids=["of the model", "of the session"])
@@ -66,7 +66,7 @@ def test_the_models_entry_and_the_session_choose(entry: dict[str, str]) -> None:
     with proxy_with_upstream(**{**PRICED, "models": models}) as stage:
         if not entry:
             stage.ask(chat(2), controls(session="s", economy="auto"))
-        assert grown(stage).header("x-condenser-action") == "condensed"
+        assert grown(stage).action == "condensed"
 
 
 def test_a_mode_that_there_is_not_is_refused_and_named() -> None:
@@ -80,7 +80,7 @@ def test_a_condensed_view_is_replayed_up_to_the_trigger() -> None:
     with proxy_with_upstream(**PRICED, economy="auto") as stage:
         grown(stage)
         later = stage.ask(chat(ROUNDS + 1), controls(session="s"))
-        assert later.header("x-condenser-action") == "replayed"
+        assert later.action == "replayed"
 
 
 def test_sessions_say_what_auto_would_do() -> None:

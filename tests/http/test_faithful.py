@@ -42,7 +42,7 @@ def test_a_replacement_is_what_the_model_wrote_and_nothing_else(title: str) -> N
     with proxy_with_upstream(window=8_192, answers=answer, **settings) as stage:
         actions = []
         for rounds in range(1, 26):
-            actions.append(stage.ask(chat(rounds), controls(session="s")).header("x-condenser-action"))
+            actions.append(stage.ask(chat(rounds), controls(session="s")).action)
             stage.proxy.quiet()
         assert "condensed" in actions
         texts = [str(each["content"]) for each in stage.last_view]

@@ -47,10 +47,10 @@ def test_a_long_conversation_beside_60_percent_that_stay_is_served(carrier: str,
             sent, usable = count(stage.forwarded[-1].json()), window - min(window // 8, 4_096)
             assert sent <= usable
             is_close = sent >= 0.7 * usable
-            assert (answer.header("x-condenser-reason") == "floor") == is_close
+            assert (answer.reason == "floor") == is_close
             floor = int(answer.header("x-condenser-floor") or 0)
             assert (window * 6 // 10 <= floor <= sent) == is_close
-        assert answer.header("x-condenser-action") in ("condensed", "replayed")
+        assert answer.action in ("condensed", "replayed")
 
 
 @pytest.mark.parametrize(("carrier", "window"), PAIRS)
@@ -63,7 +63,7 @@ def test_the_floor_is_named_and_no_model_is_asked(carrier: str, window: int) -> 
             )
             if answer.status != 200:
                 break
-            reasons.append(answer.header("x-condenser-reason"))
+            reasons.append(answer.reason)
             asked_for = len(stage.summaries)
             share += 8
         said = answer.json()["error"]

@@ -35,12 +35,9 @@ def _tagged(_exchange: Exchange) -> Reply:
 def test_force_condenses_a_chat_far_below_the_marks(strategy: str, stage: str) -> None:
     with proxy_with_upstream(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         answer = talk.ask(chat(6), FORCED)
-        assert answer.header("x-condenser-action") == "condensed", answer.header("x-condenser-reason")
-        assert answer.header("x-condenser-trigger") == "forced"
-        assert answer.header("x-condenser-stages") == stage
-        assert int(answer.header("x-condenser-tokens-after") or 0) < int(
-            answer.header("x-condenser-tokens-before") or 0
-        )
+        assert answer.action == "condensed", answer.reason
+        assert (answer.trigger, answer.header("x-condenser-stages")) == ("forced", stage)
+        assert answer.tokens_after < answer.tokens_before
 
 
 def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
@@ -48,7 +45,7 @@ def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
         answer = talk.ask(chat(12), FORCED)
         kept = [each for each in talk.last_view if each["role"] == "assistant"]
         assert 5 <= len(kept) <= 6
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
 
 
 @pytest.mark.parametrize(("strategy", "stage"), PIPELINES)
@@ -56,9 +53,9 @@ def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: s
     with proxy_with_upstream(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         for _ in range(6):
             answer = talk.ask(chat(6), [*FORCED, *controls(session="s")])
-            assert answer.header("x-condenser-action") in ("condensed", "replayed")
-        assert answer.header("x-condenser-action") == "replayed"
-        assert answer.header("x-condenser-reason") in ("nothing-to-condense", "summary-boundary")
+            assert answer.action in ("condensed", "replayed")
+        assert answer.action == "replayed"
+        assert answer.reason in ("nothing-to-condense", "summary-boundary")
         assert answer.header("x-condenser-stages")
 
 
@@ -66,16 +63,14 @@ def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: s
 def test_force_on_a_single_question_says_that_nothing_may_be_condensed(strategy: str) -> None:
     with proxy_with_upstream(window=ROOMY, strategy=strategy) as talk:
         answer = talk.ask(chat(0), FORCED)
-        assert answer.header("x-condenser-action") == "passed"
-        assert answer.header("x-condenser-reason") == "nothing-to-condense"
+        assert (answer.action, answer.reason) == ("passed", "nothing-to-condense")
         assert answer.header("x-condenser-stages") is None
 
 
 def test_force_under_observe_says_what_it_would_do_and_changes_nothing() -> None:
     with proxy_with_upstream(window=ROOMY, strategy="observe:mask") as talk:
         answer = talk.ask(chat(6), FORCED)
-        assert answer.header("x-condenser-action") == "would-condense"
-        assert answer.header("x-condenser-stages") == "extract"
+        assert (answer.action, answer.header("x-condenser-stages")) == ("would-condense", "extract")
         assert talk.last_view == chat(6)
 
 
@@ -84,8 +79,7 @@ def test_a_replayed_view_names_the_stages_that_shaped_it() -> None:
         session = controls(session="s")
         talk.ask(agent(8), [*FORCED, *session])
         answer = talk.ask(agent(9), session)
-        assert answer.header("x-condenser-action") == "replayed"
-        assert answer.header("x-condenser-stages") == "mask"
+        assert (answer.action, answer.header("x-condenser-stages")) == ("replayed", "mask")
 
 
 def test_equal_histories_in_several_sessions_have_own_condensation_ids() -> None:
@@ -99,15 +93,15 @@ def test_equal_histories_in_several_sessions_have_own_condensation_ids() -> None
 def _id(talk: Stage, session: str, strategy: str, *, no_store: bool = False) -> str | None:
     headers = controls(session=f"{session}-{strategy}", strategy=strategy, force="true", no_store=str(no_store))
     answer = talk.ask(chat(6), headers)
-    return answer.header("x-condenser-condensation")
+    return answer.condensation
 
 
 def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:
     with proxy_with_upstream(strategy="observe:recent", admin={"token": TOKEN}) as talk:
         answer = talk.ask(chat(12), controls(session="s"))
-        before = int(answer.header("x-condenser-tokens-before") or 0)
-        assert answer.header("x-condenser-action") == "would-condense"
-        assert int(answer.header("x-condenser-tokens-after") or 0) < before
+        before = answer.tokens_before
+        assert answer.action == "would-condense"
+        assert answer.tokens_after < before
         assert answer.json()["usage"]["prompt_tokens"] == count(talk.forwarded[-1].json())
         metrics = wire.request(talk.proxy.url, "GET", "/metrics", b"").body.decode()
         tokens = {line.split(" ")[0]: float(line.split(" ")[1]) for line in metrics.splitlines() if "_total{" in line}

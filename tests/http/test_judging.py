@@ -64,16 +64,15 @@ def options(text: str) -> tuple[str, str]:
 def test_a_yes_condenses_the_next_turn_and_nobody_waits() -> None:
     with judging_proxy() as stage:
         first = ask_rounds(stage, TURNS)
-        assert first.header("x-condenser-action") == "passed"
+        assert first.action == "passed"
         stage.proxy.quiet()
         assert 3 <= len(stage.votes) <= 5
         assert len(stage.summaries) == 1
         second = ask_rounds(stage, TURNS + 1)
-        assert second.header("x-condenser-action") == "condensed"
-        assert second.header("x-condenser-trigger") == "judge"
+        assert (second.action, second.trigger) == ("condensed", "judge")
         assert is_condensed(stage)
         third = ask_rounds(stage, TURNS + 2)
-        assert third.header("x-condenser-action") == "replayed"
+        assert third.action == "replayed"
 
 
 @pytest.mark.parametrize("window", [8_192, 32_768, 131_072])
@@ -84,8 +83,8 @@ def test_every_yes_condenses_one_of_the_next_two_requests(words: int, window: in
         waiting, seen = 0, 0
         for turn in range(1, 9):
             answer = ask_rounds(stage, turn, words=words)
-            if waiting and answer.header("x-condenser-action") == "condensed":
-                assert answer.header("x-condenser-trigger") == "judge"
+            if waiting and answer.action == "condensed":
+                assert answer.trigger == "judge"
                 waiting = 0
             assert waiting < 2
             stage.proxy.quiet()
@@ -103,13 +102,12 @@ def test_a_late_verdict_is_used_and_newer_turns_are_carried(turns: int, words: i
 
     with judging_proxy(slow) as stage:
         for turn in (turns, turns + 1, turns + 2):
-            assert ask_rounds(stage, turn, words=words).header("x-condenser-action") == "passed"
+            assert ask_rounds(stage, turn, words=words).action == "passed"
         gate.set()
         stage.proxy.quiet()
         assert 3 <= len(stage.votes) <= 5
         late = ask_rounds(stage, turns + 3, words=words)
-        assert late.header("x-condenser-action") == "condensed"
-        assert late.header("x-condenser-trigger") == "judge"
+        assert (late.action, late.trigger) == ("condensed", "judge")
         carried = chat(turns + 3, words=words)[-2 * 3 :]
         assert stage.last_view[-len(carried) :] == carried
 
@@ -132,7 +130,7 @@ def test_votes_are_not_repeated_before_something_is_new() -> None:
         ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         assert len(stage.votes) >= 3
-        assert ask_rounds(stage, TURNS + 1).header("x-condenser-action") == "passed"
+        assert ask_rounds(stage, TURNS + 1).action == "passed"
         stage.proxy.quiet()
         # A vote that was cancelled may still arrive, but all of them judge the first request.
         assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 1
@@ -146,9 +144,8 @@ def test_the_trigger_mark_condenses_nothing_under_a_judge_and_says_so() -> None:
         stage.proxy.quiet()
         assert stage.summaries  # one is prepared for the hard limit, and is not taken before
         answer = ask_rounds(stage, rounds)
-        assert int(answer.header("x-condenser-tokens-before") or 0) > WINDOW * 7 // 8 * 0.85
-        assert answer.header("x-condenser-action") == "passed"
-        assert answer.header("x-condenser-reason") == "awaiting-verdict"
+        assert answer.tokens_before > WINDOW * 7 // 8 * 0.85
+        assert (answer.action, answer.reason) == ("passed", "awaiting-verdict")
 
 
 PAST_TRIGGER = WINDOW * 7 // 8 * 9 // 10 // 320
@@ -179,14 +176,14 @@ def test_three_unreadable_answers_end_a_round_without_a_verdict(
         assert any(line.startswith("no verdict (0 of 3 votes readable) on ") for line in lines_of(session))
         assert not any("verdict NO" in line for line in lines_of(session))
         assert f"judges gave no verdict: {failure}" in caplog.text
-        assert ask_rounds(stage, rounds).header("x-condenser-reason") == reason
+        assert ask_rounds(stage, rounds).reason == reason
 
 
 @pytest.mark.parametrize("settings", [{"dynacontext": {"max_branches": 0}}, {"background": {"mode": "off"}}])
 def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> None:
     with judging_proxy(**settings) as stage:
         answer = ask_rounds(stage, PAST_TRIGGER)
-        assert answer.header("x-condenser-reason") == "no-verdict"
+        assert answer.reason == "no-verdict"
 
 
 def test_a_record_taken_at_the_hard_limit_keeps_its_metadata(tmp_path: Path) -> None:
@@ -200,7 +197,7 @@ def test_a_record_taken_at_the_hard_limit_keeps_its_metadata(tmp_path: Path) -> 
         with proxy_with_sqlite(folder / "c.db", strategy="dynacontext", window=WINDOW, answers=no) as stage:
             ask_rounds(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
             stage.proxy.quiet()
-            assert ask_rounds(stage, WINDOW // 320).header("x-condenser-trigger") == "context_limit"
+            assert ask_rounds(stage, WINDOW // 320).trigger == "context_limit"
             (record,) = shown(stage, folder)["condensations"]
             assert (record["trigger"], record["metadata"]["stages"]) == ("context_limit", stages)
             told = record["metadata"]["dynacontext"]
@@ -210,11 +207,10 @@ def test_a_record_taken_at_the_hard_limit_keeps_its_metadata(tmp_path: Path) -> 
 def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
     with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED), window=4_096) as stage:
         for rounds in (8, 10):
-            assert ask_rounds(stage, rounds).header("x-condenser-action") == "passed"
+            assert ask_rounds(stage, rounds).action == "passed"
             stage.proxy.quiet()
         first = ask_rounds(stage, 11)
-        assert first.header("x-condenser-trigger") == "context_limit"
-        assert first.header("x-condenser-branch") == "main+"
+        assert (first.trigger, first.branch) == ("context_limit", "main+")
         assert len(stage.summaries) == 1
 
 
@@ -222,15 +218,14 @@ def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
 def test_inline_votes_are_held_before_forwarding(turns: int) -> None:
     with judging_proxy() as stage:
         answer = ask_rounds(stage, turns, options("judge=inline"))
-        assert answer.header("x-condenser-action") == "condensed"
-        assert answer.header("x-condenser-trigger") == "judge"
+        assert (answer.action, answer.trigger) == ("condensed", "judge")
         assert is_condensed(stage)
 
 
 def test_inline_votes_that_take_too_long_cost_their_time_and_no_more() -> None:
     gate = Signal("the judges may vote")
     with judging_proxy(lambda _: replace(vote("YES"), before=gate), inline_timeout=0.2) as stage:
-        assert ask_rounds(stage, TURNS, options("judge=inline")).header("x-condenser-action") == "passed"
+        assert ask_rounds(stage, TURNS, options("judge=inline")).action == "passed"
         gate.set()
 
 
@@ -252,7 +247,7 @@ def test_the_mode_decides_which_tail_is_dropped(mode: str, dropped: list[int], t
         stage.ask(steps(11), headers)
         stage.proxy.quiet()
         answer = stage.ask(steps(12), headers)
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         kept = [each for each in steps(12) if each in stage.last_view]
         assert kept == [each for i, each in enumerate(steps(12)) if i in (0, 21, 22, 23, 24) and i not in dropped]
         stage.ask(steps(13), headers)
@@ -316,8 +311,7 @@ def test_a_record_that_failed_after_a_yes_is_tried_again(
         votes = len(stage.votes)
         for turn in (TURNS + 1, TURNS + 2):
             answer = ask_rounds(stage, turn)
-            assert answer.header("x-condenser-action") == "passed"
-            assert answer.header("x-condenser-reason") == "summary-empty"
+            assert (answer.action, answer.reason) == ("passed", "summary-empty")
             assert "generation failed" not in str(stage.last_view)
             stage.proxy.quiet()
         assert (len(stage.votes), len(stage.summaries)) == (votes, 3)
@@ -329,7 +323,7 @@ def test_a_record_that_failed_after_a_yes_is_tried_again(
         stage.proxy.quiet()
         assert len(stage.summaries) == 4
         assert (len(stage.votes) > votes) is votes_again
-        assert ask_rounds(stage, TURNS + 10).header("x-condenser-action") == "condensed"
+        assert ask_rounds(stage, TURNS + 10).action == "condensed"
         assert shown(stage, tmp_path)["failed_try"] is None
 
 
@@ -352,4 +346,4 @@ def test_a_judge_that_says_yes_on_one_branch_condenses_no_other() -> None:
         stage.proxy.quiet()
         other: list[Message] = [*chat(TURNS)]
         other[1] = {"role": "user", "content": "Plan my kitchen."}
-        assert stage.ask(other, controls(session="s")).header("x-condenser-action") == "passed"
+        assert stage.ask(other, controls(session="s")).action == "passed"

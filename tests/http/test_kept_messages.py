@@ -50,7 +50,7 @@ def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, str
             messages += looked(number)
             body = {"model": "m", "max_tokens": 9, "messages": messages}
             answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=6_000)])
-            actions.append(answer.header("x-condenser-action"))
+            actions.append(answer.action)
             view = upstream.journal.to(MESSAGES)[-1].body
             assert b'"tool_reference"' in view
         assert actions.count("condensed") >= 2
@@ -69,7 +69,7 @@ def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
             messages += looked(number)
         body = {"model": "m", "max_tokens": 9, "messages": messages}
         answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=4_000)])
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         record = json.dumps(upstream.journal.only(MESSAGES).json()["messages"][:2])
         assert f"- {RULE}" in record
         assert "weather" not in record
@@ -87,5 +87,5 @@ def test_the_task_behind_the_environment_stays_under_recent() -> None:
             items += [call, {"type": "function_call_output", "call_id": f"c{number}", "output": "a line. " * 60}]
         body = {"model": "m", "store": False, "input": items}
         answer = wire.post_json(proxy.url, RESPONSES, body, controls(session="s", window=4_000))
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert upstream.journal.only(RESPONSES).json()["input"][:2] == items[:2]

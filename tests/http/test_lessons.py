@@ -73,8 +73,7 @@ def test_a_made_up_window_changes_no_other_tenant(form: Callable[[str], str], wi
         attack(stage)
         for messages in (LONG, chat(4), chat(12)):
             answer = stage.ask(messages, own)
-            assert answer.header("x-condenser-action") == "passed"
-            assert answer.header("x-condenser-window") == "32768"
+            assert (answer.action, answer.window) == ("passed", "32768")
             assert stage.last_view == messages
 
 
@@ -86,7 +85,7 @@ def test_a_made_up_window_does_not_outlive_the_process_for_another_tenant(tmp_pa
         with running_proxy(stage.upstream.url, **kept) as another:
             stage.proxy = another
             answer = stage.ask(LONG, controls(window=32_768))
-    assert answer.header("x-condenser-window") == "32768"
+    assert answer.window == "32768"
 
 
 @pytest.mark.parametrize("window", [32_768, None], ids=["set", "asked"])
@@ -94,9 +93,9 @@ def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) ->
     asks = None if window else 32_768
     with echoing(window=window, limit=1_000) as stage:
         answer = stage.ask(chat(12), controls(session="s", window=asks))
-        assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", "32768")
+        assert (answer.trigger, answer.window) == ("overflow", "32768")
         again = stage.ask(chat(13), controls(session="s", window=asks))
-        assert (len(stage.forwarded), again.header("x-condenser-window")) == (3, "32768")
+        assert (len(stage.forwarded), again.window) == (3, "32768")
         assert count(stage.forwarded[-1].json()) <= 1_000
         stage.ask(chat(12), controls(session="another", window=asks))
         assert len(stage.forwarded) == 5
@@ -105,9 +104,9 @@ def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) ->
 def test_a_window_stated_in_a_refusal_holds_for_one_tenant() -> None:
     with echoing(window=None, limit=1_000) as stage:
         stage.ask(chat(12))
-        assert stage.ask(chat(1)).header("x-condenser-window") == "1000"
+        assert stage.ask(chat(1)).window == "1000"
         stage.key = "sk-another"
-        assert stage.ask(chat(1)).header("x-condenser-window") == "unknown"
+        assert stage.ask(chat(1)).window == "unknown"
 
 
 def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> None:
@@ -117,7 +116,7 @@ def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> N
         attack(stage, "Conversation roles must alternate user/assistant. System message must be at the beginning.")
         after = stage.ask(chat(30), controls(window=2_048, session="b"))
         assert [each["role"] for each in stage.last_view] == expected
-        assert before.header("x-condenser-action") == after.header("x-condenser-action") == "condensed"
+        assert before.action == after.action == "condensed"
 
 
 def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
@@ -133,7 +132,7 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
 
         stage.upstream.answer(answer)
         own = controls(session="s", memory="tool")
-        assert stage.ask(chat(12), own, tools=tools).header("x-condenser-reason") == "memory-tool-refused"
+        assert stage.ask(chat(12), own, tools=tools).reason == "memory-tool-refused"
         stage.key = "sk-victim"
         stage.ask(chat(12), own)
         stage.ask(chat(14), own)

@@ -94,7 +94,7 @@ def test_what_a_rollback_dropped_is_in_no_block() -> None:
         stage.ask(said, headers)
         stage.proxy.quiet()
         said = asking(said, 2)
-        assert stage.ask(said, headers).header("x-condenser-action") == "condensed"
+        assert stage.ask(said, headers).action == "condensed"
         said = [*said, {"role": "assistant", "content": "Ok."}, {"role": "user", "content": "Which port had quokka?"}]
         stage.ask([*said[:-1], {"role": "user", "content": "seed3x4 and the quokka port?"}], headers)
         (block,) = blocks(stage)
@@ -151,7 +151,7 @@ def test_what_an_option_switches_off_a_header_switches_on(strategy: str, said: s
         headers = [*controls(session="s"), options(said)]
         messages = ending(diary(12), QUESTION)
         stage.ask(messages, [*headers, FORCE])
-        assert stage.ask(messages, headers).header("x-condenser-action") == "replayed"
+        assert stage.ask(messages, headers).action == "replayed"
         assert not blocks(stage)
         stage.ask(messages, [*headers, INJECT])
         assert FACT in blocks(stage)[0]["content"]

@@ -151,11 +151,11 @@ def test_only_thinking_from_after_a_condensation_is_kept() -> None:
         running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url)
-        while (answer := agent.turn()).header("x-condenser-action") != "condensed":
+        while (answer := agent.turn()).action != "condensed":
             pass
-        assert answer.header("x-condenser-reason") == "reasoning-dropped"
+        assert answer.reason == "reasoning-dropped"
         condensed = len(client_bodies(upstream)[-1]["messages"])
-        assert {agent.turn().header("x-condenser-reason") for _ in range(3)} == {None}
+        assert {agent.turn().reason for _ in range(3)} == {None}
         thoughts = [
             place
             for place, message in enumerate(client_bodies(upstream)[-1]["messages"])
@@ -206,7 +206,7 @@ def test_a_head_is_marked_for_caching_if_the_client_marks(strategy: str) -> None
     ):
         agent = Marking(proxy.url)
         for _ in range(25):
-            condensed = agent.turn().header("x-condenser-action") in ("condensed", "replayed")
+            condensed = agent.turn().action in ("condensed", "replayed")
             *marked, last = markers(client_bodies(upstream)[-1]["messages"])
             assert last >= len(client_bodies(upstream)[-1]["messages"]) - 2
             assert len(marked) == condensed
@@ -226,7 +226,7 @@ def test_markers_are_four_at_most_and_none_without_the_clients() -> None:
             if number:
                 body["tools"] = [{**tool, **FOR_AN_HOUR} for tool in TOOLS]
                 body["system"][0] |= FOR_AN_HOUR
-            assert wire.post_json(proxy.url, MESSAGES, body, forced).header("x-condenser-action") == "condensed"
+            assert wire.post_json(proxy.url, MESSAGES, body, forced).action == "condensed"
             assert json.dumps(client_bodies(upstream)[-1]).count("cache_control") == number
 
 
@@ -253,8 +253,7 @@ def test_the_session_inside_of_the_users_id_names_the_session() -> None:
     with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         user = json.dumps({"device_id": "d", "session_id": "two"})
         answer = post(proxy.url, {}, metadata={"user_id": user})
-    assert answer.header("x-condenser-session") == "two"
-    assert answer.header("x-condenser-session-source") == "metadata.user_id"
+    assert (answer.session, answer.header("x-condenser-session-source")) == ("two", "metadata.user_id")
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
@@ -264,8 +263,7 @@ def test_what_belongs_to_a_thread_of_the_server_passes_and_says_so(path: str, th
     with StrictMessages() as upstream, running_proxy(upstream.url, strategy="recent", window=WINDOW) as proxy:
         answer = wire.post_json(proxy.url, path, {**body, "condenser": {"force": True}}, HEADERS)
         forwarded = upstream.journal.only(path).json()
-    assert answer.header("x-condenser-action") == "bypassed"
-    assert answer.header("x-condenser-reason") == "server-state"
+    assert (answer.action, answer.reason) == ("bypassed", "server-state")
     assert forwarded == body
 
 
@@ -274,7 +272,7 @@ def test_a_request_that_names_a_container_is_condensed() -> None:
         agent = Agent(proxy.url, more={"container": "container_1"})
         agent.messages += long_turns(12)
         answer = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, ("x-condenser-force", "true")])
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert client_bodies(upstream)[-1]["container"] == "container_1"
 
 

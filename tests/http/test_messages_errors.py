@@ -74,11 +74,11 @@ def long_agent(url: str, first: str) -> Agent:
 def test_a_refusal_teaches_the_window_and_the_client_sees_a_good_reply(refusal: Callable[[int], Reply]) -> None:
     with narrow(refusal) as (upstream, proxy):
         answer = long_agent(proxy.url, "Fix the parser.").turn()
-        assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", str(NARROW))
+        assert (answer.trigger, answer.window) == ("overflow", str(NARROW))
         assert "text" in [block["type"] for block in said_in(answer)]
         assert len(client_bodies(upstream)) == 2
         another = long_agent(proxy.url, "Now the lexer.").turn()
-        assert another.header("x-condenser-trigger") == "context_limit"
+        assert another.trigger == "context_limit"
         assert len(client_bodies(upstream)) == 3
         assert upstream.refusals == []
 
@@ -116,7 +116,7 @@ def test_any_other_error_passes_byte_for_byte_and_teaches_nothing(status: int, k
         assert (answer.header("retry-after"), answer.header("request-id")) == ("7", "r1")
         assert len(upstream.journal.to(MESSAGES)) == 1
         upstream.answer(upstream.answering)
-        assert long_agent(proxy.url, "Now the lexer.").turn().header("x-condenser-action") == "passed"
+        assert long_agent(proxy.url, "Now the lexer.").turn().action == "passed"
 
 
 @pytest.mark.parametrize("steps", [opening()[:1], opening(), [*opening()[:2], PING, *opening()[2:]]])

@@ -172,7 +172,7 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
         for turn in range(45):
             answer = wire.post_json(agent.url, MESSAGES, agent.body(), headers)
             assert answer.status == 200, answer.body
-            actions.append(answer.header("x-condenser-action") or "")
+            actions.append(answer.action or "")
             agent.messages.append({"role": "assistant", "content": said_in(answer)})
             asked = QUESTION if turn % 3 == 0 else f"What grows in bed {turn}? " + "frost " * 60
             agent.messages.append({"role": "user", "content": asked})
@@ -197,7 +197,7 @@ def test_a_subagent_gets_no_memory(memory: str) -> None:
         for more in ((), (("x-claude-code-agent-id", "a2"),)):
             forced = [*headers, *more, ("x-condenser-force", "true")]
             answer = wire.post_json(agent.url, MESSAGES, agent.body(), forced)
-            assert (answer.status, answer.header("x-condenser-action")) == (200, "condensed")
+            assert (answer.status, answer.action) == (200, "condensed")
         main, sub = upstream_bodies(upstream)[0], upstream_bodies(upstream)[-1]
         assert (len(main["tools"]) == len(sub["tools"])) == (memory == "inject")
         assert [FACT in json.dumps(body["messages"]) for body in (main, sub)] == ["inject" in memory, False]

@@ -28,7 +28,7 @@ def on(upstream: StrictMessages, store: str, strategy: str) -> Iterator[Proxy]:
 def condensed_where(agent: Agent, proxy: Proxy) -> bool:
     """One turn of an agent; whether it was condensed."""
     agent.url = proxy.url
-    action = agent.turn().header("x-condenser-action")
+    action = agent.turn().action
     proxy.quiet()
     return action == "condensed"
 

@@ -90,11 +90,11 @@ def condensed_in(answers: list[Answer]) -> list[str]:
     """The condensations in the views, each with the action that named it; a repetition must say `replayed`."""
     applied: list[str] = []
     for answer in answers:
-        condensation = answer.header("x-condenser-condensation")
+        condensation = answer.condensation
         if condensation is None:
             continue
         action = "replayed" if condensation in applied else "condensed"
-        assert answer.header("x-condenser-action") == action
+        assert answer.action == action
         applied.append(condensation)
     return list(dict.fromkeys(applied))
 
@@ -138,7 +138,7 @@ def test_files_that_fill_most_of_the_window_are_forwarded_whole() -> None:
             answer = stage.ask(messages)
             stage.proxy.quiet()
             assert stage.last_view[-3:] == messages[-3:]
-            assert int(answer.header("x-condenser-headroom") or 0) >= 0
+            assert answer.headroom >= 0
 
 
 def test_in_a_session_with_an_id_it_stays_on_one_branch() -> None:
@@ -153,7 +153,7 @@ def test_between_two_condensations_the_view_keeps_what_it_began_with() -> None:
         answers = conversation(stage)
         views = [each.json()["messages"] for each in stage.forwarded]
         for (before, after), answer in zip(pairwise(views), answers[1:], strict=True):
-            if answer.header("x-condenser-action") != "condensed":
+            if answer.action != "condensed":
                 assert after[: len(before) - 3] == before[:-3]  # all but the files and the question
 
 
@@ -195,19 +195,19 @@ def test_a_conversation_that_only_drops_an_earlier_exchange_is_the_same_one() ->
     with proxy_with_upstream(window=WINDOW) as stage:
         long = [*finished(6), question(6)]
         stage.upstream.reply(completion(reply(6)))
-        first = stage.ask(long).header("x-condenser-session")
+        first = stage.ask(long).session
         shorter = [*finished(5), question(6), assistant(reply(6)), question(7)]
-        assert stage.ask(shorter).header("x-condenser-session") == first
+        assert stage.ask(shorter).session == first
         other = [*finished(5), question(6), assistant("Something else."), question(7)]
-        assert stage.ask(other).header("x-condenser-session") != first
+        assert stage.ask(other).session != first
 
 
 def test_a_reply_that_an_agent_names_later_is_the_same_message() -> None:
     """Semantic Kernel sends an agent's name with its messages once the turn is over, not before."""
     with proxy_with_upstream(window=WINDOW) as stage:
         turn = [*finished(6), question(6)]
-        first = stage.ask(turn).header("x-condenser-session")
+        first = stage.ask(turn).session
         named = [{**each, "name": "r"} if each["role"] == "assistant" else each for each in turn]
         later = stage.ask([*named, {**assistant("Done."), "name": "r"}, question(7)])
-        assert later.header("x-condenser-session") == first
+        assert later.session == first
         assert count({"messages": named}) > WINDOW // 2

@@ -94,9 +94,8 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
     with narrow() as stage:
         answer = stage.ask(chat(60), controls(session="s"))
 
-        assert answer.header("x-condenser-trigger") == "overflow"
-        assert answer.header("x-condenser-action") == "condensed"
-        assert answer.header("x-condenser-window") == str(WINDOW)
+        assert (answer.trigger, answer.action) == ("overflow", "condensed")
+        assert answer.window == str(WINDOW)
         assert len(stage.forwarded) == 2
         assert count(stage.forwarded[1].json()) < WINDOW
 
@@ -109,8 +108,8 @@ def test_a_stated_window_holds_for_all_conversations_of_the_tenant() -> None:
         answer = stage.ask(chat(61), controls(session="another"))
 
         assert len(stage.forwarded) == before + 1
-        assert answer.header("x-condenser-trigger") == "context_limit"
-        assert answer.header("x-condenser-window") == str(WINDOW)
+        assert answer.trigger == "context_limit"
+        assert answer.window == str(WINDOW)
 
 
 def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
@@ -120,7 +119,7 @@ def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
         with running_proxy(stage.upstream.url, store=store) as restarted:
             answer = Stage(restarted, stage.upstream).ask(chat(62), controls(session="new"))
 
-        assert answer.header("x-condenser-trigger") == "context_limit"
+        assert answer.trigger == "context_limit"
 
 
 @pytest.mark.parametrize("refuse", [numberless, explicit])
@@ -128,7 +127,7 @@ def test_a_refused_size_bounds_its_session_for_an_hour(refuse: Refuse) -> None:
     clock = Clock()
     with narrow(refuse, limit=9_000, window=100_000, strategy="recent", clock=clock) as stage:
         answer = stage.ask(chat(40), controls(session="s"))
-        assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", "100000")
+        assert (answer.trigger, answer.window) == ("overflow", "100000")
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert sent <= 0.7 * refused
 
@@ -148,13 +147,13 @@ def test_a_refused_size_bounds_a_session_of_unknown_window() -> None:
         answer = stage.ask(chat(20), controls(session="s"))
         refused = count(stage.forwarded[0].json())
         assert answer.header("x-condenser-headroom") is None
-        assert abs(int(str(answer.header("x-condenser-window"))) - refused) < refused / 20
+        assert abs(int(str(answer.window)) - refused) < refused / 20
         stage.ask(chat(22), controls(session="s"))
         assert [count(each.json()) > refused for each in stage.forwarded[1:]] == [False, False]
 
         stage.upstream.answer(lambda _: None)
         stage.ask([*chat(1), {"role": "user", "content": "bed " * refused}], controls(session="s"))
-        assert stage.ask(chat(34), controls(session="s")).header("x-condenser-action") == "replayed"
+        assert stage.ask(chat(34), controls(session="s")).action == "replayed"
         assert count(stage.forwarded[-1].json()) > refused
 
 
@@ -189,18 +188,18 @@ def test_a_413_without_a_body_is_mended_once_and_bounds_nothing() -> None:
     with proxy_with_upstream(window=20_000, strategy="recent") as stage:
         stage.upstream.reply(Reply(413))
         answer = stage.ask(chat(60), controls(session="s"))
-        assert (answer.status, answer.header("x-condenser-trigger")) == (200, "overflow")
+        assert (answer.status, answer.trigger) == (200, "overflow")
         known = stage.ask(chat(1), controls(session="s"))
-        assert int(known.header("x-condenser-headroom") or 0) > 15_000
+        assert known.headroom > 15_000
 
 
 def test_a_413_without_a_body_is_mended_once_where_the_window_is_unknown() -> None:
     with proxy_with_upstream(window=None, strategy="recent") as stage:
         stage.upstream.reply(Reply(413))
-        assert stage.ask(chat(60), controls(session="s")).header("x-condenser-trigger") == "overflow"
+        assert stage.ask(chat(60), controls(session="s")).trigger == "overflow"
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert 0.5 * refused < sent < 0.75 * refused
-        assert stage.ask(chat(1), controls(session="s")).header("x-condenser-window") == "unknown"
+        assert stage.ask(chat(1), controls(session="s")).window == "unknown"
 
 
 def test_a_window_that_is_set_does_not_tell_what_the_server_takes() -> None:
@@ -235,7 +234,7 @@ def test_a_stated_window_is_learned_where_nothing_may_be_changed(strategy: str) 
 
         [refused] = stage.forwarded
         assert (answer.status, answer.body) == (400, refused.sent)
-        assert stage.ask(chat(60), controls(session="s")).header("x-condenser-window") == str(WINDOW)
+        assert stage.ask(chat(60), controls(session="s")).window == str(WINDOW)
 
 
 def test_a_quoted_number_of_the_client_is_no_window() -> None:
@@ -245,7 +244,7 @@ def test_a_quoted_number_of_the_client_is_no_window() -> None:
         stage.ask([*chat(40), {"role": "user", "content": said}], controls(session="s"))
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert 0.5 * refused < sent < 0.75 * refused
-        assert stage.ask(chat(20), controls(session="another")).header("x-condenser-window") == "unknown"
+        assert stage.ask(chat(20), controls(session="another")).window == "unknown"
 
 
 def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
@@ -262,8 +261,7 @@ def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
 def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
     with narrow(store={"url": "redis://127.0.0.1:1/0"}, memory={"default": memory}) as stage:
         answer = stage.ask(chat(60), controls(session="s"))
-        assert answer.header("x-condenser-action") == "degraded"
-        assert answer.header("x-condenser-trigger") == "overflow"
+        assert (answer.action, answer.trigger) == ("degraded", "overflow")
 
 
 def test_overflows_are_counted() -> None:
@@ -308,7 +306,7 @@ def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Ite
         stage.upstream.answer(answer)
         stage.ask(chat(1))
         stage.proxy.quiet()
-        assert stage.ask(chat(1)).header("x-condenser-window") == ("4096" if states else "unknown")
+        assert stage.ask(chat(1)).window == ("4096" if states else "unknown")
         stage.forget()
         yield stage
 
@@ -320,9 +318,9 @@ def test_a_full_cache_pool_is_asked_once_more() -> None:
     for refusal, members in ((POOL, {}), (in_stream, {"stream": True})):
         with pooled(refusal) as stage:
             answer = stage.ask(chat(8), controls(session="s"), **members)
-            assert answer.header("x-condenser-action") == "passed"
+            assert answer.action == "passed"
             assert [each.body for each in stage.forwarded[-2:]] == [stage.sent[-1]] * 2
-            assert stage.ask(chat(9), controls(session="s")).header("x-condenser-window") == "4096"
+            assert stage.ask(chat(9), controls(session="s")).window == "4096"
             assert stage.last_view == chat(9)
 
 
@@ -334,7 +332,7 @@ def test_a_full_cache_pool_is_passed_on() -> None:
         with pooled(POOL, **how) as stage:
             answer = stage.post(body_of(chat(8)))
             assert (answer.status, answer.body, len(stage.forwarded)) == (500, POOL.steps[0], 1)
-            assert stage.ask(chat(8)).header("x-condenser-action") == "passed"
+            assert stage.ask(chat(8)).action == "passed"
 
 
 @pytest.mark.parametrize("states", [True, False])
@@ -354,8 +352,8 @@ def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> 
         stage.proxy.served()
         assert len(stage.forwarded) == 1
         again = stage.ask(chat(41), controls(session="s"))
-        assert (len(stage.forwarded), again.header("x-condenser-action")) == (2, "condensed")
-        told = int(str(again.header("x-condenser-window")))
+        assert (len(stage.forwarded), again.action) == (2, "condensed")
+        told = int(str(again.window))
         assert told == WINDOW if states else told > WINDOW  # the size refused, where no number was stated
 
 
@@ -366,4 +364,4 @@ def test_a_reply_that_fills_the_window_bounds_nothing() -> None:
         stage.post(body_of(chat(40), stream=True), controls(session="s"))
         stage.proxy.served()
         again = stage.ask(chat(41), controls(session="s"))
-        assert (again.header("x-condenser-action"), again.header("x-condenser-window")) == ("passed", "unknown")
+        assert (again.action, again.window) == ("passed", "unknown")

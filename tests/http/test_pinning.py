@@ -52,7 +52,7 @@ def pinned(stage: Stage, number: int = PINNED) -> str:
 
 
 def ask(stage: Stage, rounds: int) -> str:
-    return stage.ask(chat(rounds), controls(session="s")).header("x-condenser-action") or ""
+    return stage.ask(chat(rounds), controls(session="s")).action or ""
 
 
 def shows(stage: Stage, number: int = PINNED) -> bool:
@@ -107,7 +107,7 @@ def test_a_result_stays_with_its_call(stage: Stage) -> None:
         answer = stage.ask(agent(rounds, lines=30), controls(session="s"))
     session = agent(10)
     answer = stage.ask([*session, *agent(90, lines=20)[2:]], controls(session="s"))
-    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.action == "condensed"
     call, result = session[4:6]
     place = stage.last_view.index(dict(call))
     assert stage.last_view[place + 1] == result
@@ -148,7 +148,7 @@ def test_a_client_that_drops_its_oldest_messages_sees_it_stay(stage: Stage) -> N
     ask(stage, TRIGGER)
     system, *said = chat(TRIGGER + 1)
     answer = stage.ask([system, *said[40:]], controls(session="s"))
-    assert answer.header("x-condenser-action") == "replayed"
+    assert answer.action == "replayed"
     assert shows(stage)
 
 
@@ -165,7 +165,7 @@ def test_in_append_mode_messages_are_numbered_as_they_are_shown(stage: Stage) ->
     assert shown(stage)["pins"] == [{"id": pin, "message": 7, "branch": "main", "fits": True}]
     assert admin(stage, place_of_pins(stage), "POST", {"message": 0}).status == 400
     answer = stage.ask([said[3]], [*appending, *controls(force="true")])
-    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.action == "condensed"
     assert said[7] in stage.last_view
     assert said[9] not in stage.last_view
 
@@ -298,7 +298,7 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
         ids = calls(branch["messages"][next(filter(is_taken, numbers))])
         actions: list[str | None] = []
         while actions.count("condensed") < 2:
-            actions.append(agent.turn().header("x-condenser-action"))
+            actions.append(agent.turn().action)
             proxy.quiet()
             assert all(str(api.views(upstream)[-1]).count(each) >= 2 for each in ids), "call and result"
         assert set(actions) == {"replayed", "condensed"}
@@ -321,7 +321,7 @@ def test_a_pin_holds_where_the_server_keeps_the_history(store: str) -> None:
         number = next(i for i, item in enumerate(branch["messages"]) if is_call(item))
         operator(proxy.url, f"{place}/pins", "POST", {"message": number})
         while "replayed" not in actions:
-            actions.add(client.turn().header("x-condenser-action"))
+            actions.add(client.turn().action)
             proxy.quiet()
         view = test_responses.client_bodies(upstream)[-1]["input"]
         (id,) = is_call(branch["messages"][number])
@@ -338,9 +338,9 @@ def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> N
         place, actions = f"{only_place(proxy.url)}/pins", []
         for _ in range(3):
             pin = operator(proxy.url, place, "POST", {"message": 4}).json()["id"]
-            actions += [client.turn().header("x-condenser-action") for _ in range(2)]
+            actions += [client.turn().action for _ in range(2)]
             pinned = test_messages.client_bodies(upstream)[-1]["messages"]
             operator(proxy.url, f"{place}/{pin}", "DELETE")
-            actions += [client.turn().header("x-condenser-action") for _ in range(2)]
+            actions += [client.turn().action for _ in range(2)]
             assert len(pinned) != len(test_messages.client_bodies(upstream)[-1]["messages"])
         assert set(actions) <= {"replayed", "condensed"}

@@ -25,7 +25,7 @@ def test_a_prefixed_path_is_condensed_and_forwarded_as_it_is() -> None:
         agent.messages += test_messages.long_turns(12)
         headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
         answer = wire.post_json(proxy.url, f"{MESSAGES}?beta=true", agent.body(), headers)
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
 
 
@@ -102,7 +102,7 @@ def test_all_below_a_listed_prefix_is_served_with_the_operators_key() -> None:
     server = {"prefixes": ["/openai/deployments/*", "/v1beta/openai"], "paths": ["POST chat/completions", "GET models"]}
     with ScriptedUpstream() as upstream, running_proxy(upstream.url, upstream=KEYED, server=server) as proxy:
         seen = ["/openai/deployments/a/chat/completions?api-version=1", "/v1beta/openai/models"]
-        assert wire.post_json(proxy.url, seen[0], HI).header("x-condenser-action") == "passed"
+        assert wire.post_json(proxy.url, seen[0], HI).action == "passed"
         assert wire.request(proxy.url, "GET", seen[1]).status == 200
         assert wire.request(proxy.url, "GET", "/v1beta/openai/files").status == 403
         assert [exchange.target for exchange in upstream.journal] == seen
@@ -121,5 +121,5 @@ def test_what_is_condensed_obeys_the_operators_list_of_paths_too(path: str) -> N
 def test_a_path_that_is_encoded_is_condensed_as_what_it_is() -> None:
     with ScriptedUpstream() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, "/v1/%63hat/completions", HI)
-        assert answer.header("x-condenser-action") == "passed"
+        assert answer.action == "passed"
         assert [exchange.target for exchange in upstream.journal] == ["/v1/chat/completions"]

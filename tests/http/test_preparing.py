@@ -66,11 +66,10 @@ def test_a_prepared_summary_is_used_at_the_trigger() -> None:
     with proxy_with_upstream(strategy="half-window") as stage:
         first = ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        assert first.header("x-condenser-action") == "passed"
+        assert first.action == "passed"
         assert len(stage.summaries) == 1
         taken = ask_rounds(stage, PAST_TRIGGER)
-        assert taken.header("x-condenser-action") == "condensed"
-        assert taken.header("x-condenser-trigger") == "threshold"
+        assert (taken.action, taken.trigger) == ("condensed", "threshold")
         assert len(stage.summaries) == 1
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
 
@@ -108,11 +107,10 @@ def test_a_request_at_the_trigger_does_not_wait() -> None:
     with gated() as (stage, gate):
         ask_rounds(stage, PAST_PREPARE)
         early = ask_rounds(stage, PAST_TRIGGER)
-        assert early.header("x-condenser-action") == "passed"
-        assert early.header("x-condenser-reason") == "not-prepared"
+        assert (early.action, early.reason) == ("passed", "not-prepared")
         gate.set()
         stage.proxy.quiet()
-        assert ask_rounds(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
+        assert ask_rounds(stage, PAST_TRIGGER).action == "condensed"
         assert len(stage.summaries) == 1
 
 
@@ -123,8 +121,7 @@ def test_a_forced_request_waits_for_the_preparation_under_way() -> None:
         stage.proxy.journal.await_arrival(2)
         gate.set()
         answer = forced.result(BOUND)
-        assert answer.header("x-condenser-action") == "condensed"
-        assert answer.header("x-condenser-trigger") == "forced"
+        assert (answer.action, answer.trigger) == ("condensed", "forced")
         assert len(stage.summaries) == 1
 
 
@@ -145,7 +142,7 @@ def test_idle_preparation_starts_when_a_request_must_condense() -> None:
         stage.upstream.journal.await_arrival(1)
         ask_rounds(stage, PAST_PREPARE)
         forced = ask_rounds(stage, PAST_PREPARE + 1, "s", FORCE)
-        assert (forced.header("x-condenser-action"), forced.header("x-condenser-reason")) == ("condensed", None)
+        assert (forced.action, forced.reason) == ("condensed", None)
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
         assert len(stage.summaries) == 1
         assert not other.done()
@@ -157,8 +154,7 @@ def test_a_slow_preparation_is_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3) as (stage, _gate):
         ask_rounds(stage, PAST_PREPARE)
         hard = ask_rounds(stage, rounds_above(USABLE))
-        assert hard.header("x-condenser-action") == "condensed"
-        assert hard.header("x-condenser-reason") == "summary-timeout"
+        assert (hard.action, hard.reason) == ("condensed", "summary-timeout")
         assert len(stage.summaries) == 1
 
 
@@ -166,15 +162,14 @@ def test_a_late_summary_is_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3, background={"mode": "off"}) as (stage, _gate):
         for more in (0, 1):
             late = ask_rounds(stage, rounds_above(USABLE) + more, "s", FORCE)
-            assert late.header("x-condenser-reason") == "summary-timeout"
+            assert late.reason == "summary-timeout"
         assert len(stage.summaries) == 1
 
 
 def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
     with gated(inline_timeout=0.2, background={"mode": "off"}) as (stage, gate):
         hard = ask_rounds(stage, rounds_above(USABLE))
-        assert hard.header("x-condenser-reason") == "summary-timeout"
-        assert hard.header("x-condenser-action") == "condensed"
+        assert (hard.reason, hard.action) == ("summary-timeout", "condensed")
         assert not any(SUMMARY in str(each["content"]) for each in stage.last_view)
         gate.set()
         stage.proxy.quiet()
@@ -197,7 +192,7 @@ def test_many_short_messages_are_condensed_in_a_large_window() -> None:
         for rounds, action in ((49, "passed"), (50, "passed"), (51, "condensed"), (52, "replayed")):
             answer = stage.ask(chat(rounds, words=12), controls(session="s"))
             stage.proxy.quiet()
-            assert answer.header("x-condenser-action") == action
+            assert answer.action == action
             assert len(stage.summaries) == (rounds > 49)
 
 
@@ -216,8 +211,8 @@ def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_p
         assert not stage.summaries
         assert store_rows(file)["records"] == 1
         taken = ask_rounds(stage, PAST_TRIGGER)
-        assert taken.header("x-condenser-action") == "condensed"
-        assert int(taken.header("x-condenser-tokens-after") or 0) <= TARGET
+        assert taken.action == "condensed"
+        assert taken.tokens_after <= TARGET
         assert not stage.summaries
 
 
@@ -226,8 +221,7 @@ def test_model_summary_is_prepared_when_rules_free_too_little() -> None:
         begun, beds = agent(2, lines=20), chat(PAST_PREPARE)[2:]
         passed = stage.ask([*begun, *beds], controls(session="s"))
         stage.proxy.quiet()
-        assert passed.header("x-condenser-action") == "passed"
-        assert passed.header("x-condenser-reason") == "not-prepared"
+        assert (passed.action, passed.reason) == ("passed", "not-prepared")
         assert len(stage.summaries) == 1
 
 
@@ -238,7 +232,7 @@ def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
         other = chat(PAST_TRIGGER)
         other[1] = {"role": "user", "content": "Plan my kitchen."}
         answer = stage.ask(other, controls(session="s"))
-        assert answer.header("x-condenser-action") == "passed"
+        assert answer.action == "passed"
 
 
 def test_a_model_in_mode_idle_prepares_while_no_client_waits() -> None:
@@ -268,6 +262,6 @@ def test_too_small_a_preparation_is_followed_by_one_that_fits() -> None:
         ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         taken = ask_rounds(stage, 3 * PAST_PREPARE)
-        assert taken.header("x-condenser-trigger") == "context_limit"
-        assert int(taken.header("x-condenser-tokens-after") or 0) <= USABLE
+        assert taken.trigger == "context_limit"
+        assert taken.tokens_after <= USABLE
         assert len(stage.summaries) >= 2

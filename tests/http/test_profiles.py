@@ -92,7 +92,7 @@ def test_a_server_strict_in_every_way_is_learned_at_once() -> None:
     with strict(*DEMANDS, strategy="rolling") as stage:
         answer = stage.ask(chat(60), controls(session="s"))
 
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert has_accepted(stage)[-1]
         assert answer.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
 
@@ -101,7 +101,7 @@ def test_an_overflow_and_a_form_are_learned_in_one_request() -> None:
     with strict(*DEMANDS, limit=WINDOW, window=None) as stage:
         answer = stage.ask(chat(60), controls(session="s"))
 
-        assert answer.header("x-condenser-trigger") == "overflow"
+        assert answer.trigger == "overflow"
         assert len(stage.forwarded) == 3
 
 
@@ -131,7 +131,7 @@ def play(stage: Stage, messages: Sequence[Message], headers: list[tuple[str, str
             assert answer.json()["error"]["code"] == "context_length_exceeded", answer.body
             continue
         assert answer.status == 200, answer.body
-        action = answer.header("x-condenser-action")
+        action = answer.action
         now = json.dumps(stage.last_view)
         block = any("## Relevant Memories" in text for text in (before, now))
         assert action == "condensed" or block or now.startswith(before)
@@ -170,8 +170,8 @@ def test_a_learned_form_holds_for_summaries_too() -> None:
     settings: Mapping[str, Any] = {"summarizer": {"form": "continue"}, "upstream": {"profile": PROFILE}}
     with strict(*DEMANDS, no_names, **settings) as stage:
         answer = stage.ask(chat(40), controls(session="s", strategy="half-window"))
-        assert answer.header("x-condenser-action") == "condensed"
-        assert answer.header("x-condenser-reason") is None
+        assert answer.action == "condensed"
+        assert answer.reason is None
 
 
 @pytest.mark.parametrize(("cached", "continued"), [(0.1, True), (0.9, False)])
@@ -179,7 +179,7 @@ def test_a_summary_goes_on_from_the_view_where_that_is_cheaper(cached: float, co
     prices = [{"match": "*", "prices": {"input": 1.0, "cached_input": cached}}]
     with proxy_with_upstream(summarizer={"form": "auto"}, models=prices, window=16_384) as stage:
         answer = stage.ask(chat(40), controls(session="s", strategy="half-window", force="true"))
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert len(stage.upstream.journal.to()) == 2
         assert len(stage.summaries) == (0 if continued else 1)
 
@@ -193,13 +193,13 @@ def test_a_server_without_stream_options_is_asked_again_as_the_request_came() ->
     with proxy_with_upstream(strategy="recent", window=32_768) as stage:
         stage.upstream.answer(without_stream_options)
         answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
-        assert answer.header("x-condenser-reason") == "rewrite-refused"
+        assert answer.reason == "rewrite-refused"
         assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False]
     unknown = {"profile": {"stream_options": False}}
     with proxy_with_upstream(strategy="recent", window=32_768, upstream=unknown) as stage:
         stage.upstream.answer(without_stream_options)
         answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
-        assert (answer.header("x-condenser-action"), len(stage.forwarded)) == ("condensed", 1)
+        assert (answer.action, len(stage.forwarded)) == ("condensed", 1)
 
 
 # -- packed errors -------------------------------------------------------------------------------------------------
@@ -214,4 +214,4 @@ def test_a_packed_refusal_is_read(encoding: str) -> None:
         stage.upstream.answer(lambda each: packed if count(each.json()) > WINDOW else None)
         reply = stage.ask(chat(60), [*controls(session="s"), ("Accept-Encoding", encoding)])
 
-        assert (reply.status, reply.header("x-condenser-trigger")) == (200, "overflow")
+        assert (reply.status, reply.trigger) == (200, "overflow")

@@ -82,30 +82,29 @@ def test_a_second_proof_within_an_hour_spares_the_session(
             answer = stage.ask(chat(FITS), controls(session=session), **members)
             assert refusals(stage) == [True, False] * proofs
             assert stage.forwarded[-1].body == stage.sent[-1]
-            assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == SPARED
+            assert (answer.action, answer.reason) == SPARED
         spared = stage.ask(chat(FITS), controls(session=session), **members)
-        assert (spared.header("x-condenser-action"), spared.header("x-condenser-reason")) == SPARED
+        assert (spared.action, spared.reason) == SPARED
         assert refusals(stage) == [True, False, True, False, False]
         assert stage.forwarded[-1].body == stage.sent[-1]
 
         stage.upstream.answer(answering(lambda _: False))
         longer = stage.ask(chat(IS_TOO_LONG), controls(session=session), **members)
-        assert longer.header("x-condenser-action") == "condensed"
-        assert longer.header("x-condenser-session") == spared.header("x-condenser-session")
+        assert (longer.action, longer.session) == ("condensed", spared.session)
         clock.now += 3_601
         later = stage.ask(chat(FITS), controls(session=session), **members)
-        assert later.header("x-condenser-action") in ("condensed", "replayed")
+        assert later.action in ("condensed", "replayed")
 
     lines = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
     assert [str(status) in line for line in lines] == [True, True]
-    assert str(spared.header("x-condenser-session")) in lines[-1]
+    assert str(spared.session) in lines[-1]
 
 
 def test_one_unexplained_error_ends_nothing() -> None:
     with refusing() as stage:
         stage.ask(chat(FITS), controls(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), controls(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+        assert stage.ask(chat(FITS), controls(session="s")).action in ("condensed", "replayed")
 
 
 def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
@@ -115,14 +114,14 @@ def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
         too_long = replies.overflow(2_000, 3_900)
         stage.upstream.answer(lambda exchange: None if is_rewritten(exchange.json()) else too_long)
         answer = stage.ask(chat(FITS), controls(session="s"))
-        assert answer.header("x-condenser-trigger") == "overflow"
+        assert answer.trigger == "overflow"
 
 
 def test_other_sessions_are_rewritten_all_the_same() -> None:
     with refusing() as stage:
         stage.ask(chat(FITS), controls(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), controls(session="t")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(FITS), controls(session="t")).action == "condensed"
 
 
 def test_another_replica_respects_it(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
             there = Stage(other, stage.upstream)
             for _ in range(2):
                 answer = there.ask(chat(FITS), controls(session="s"))
-                assert answer.header("x-condenser-reason") == "rewrite-refused"
+                assert answer.reason == "rewrite-refused"
             (listed,) = admin(there).json()["data"]
             shown = admin(there, place_of(listed)).json()
             assert shown["rewriting"]["proofs"] == 2
@@ -162,7 +161,7 @@ def test_a_request_that_is_refused_as_it_came_says_nothing_about_rewriting() -> 
         assert refusals(stage) == [True, False]
 
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), controls(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+        assert stage.ask(chat(FITS), controls(session="s")).action in ("condensed", "replayed")
 
 
 def test_a_request_that_was_not_rewritten_is_sent_once() -> None:
@@ -182,7 +181,7 @@ def test_the_appended_history_is_sent_whole() -> None:
     with refusing(lambda body: SUMMARY[:20] in json.dumps(body)) as stage:
         stage.ask(chat(FITS - 2), appending)
         answer = stage.ask([{"role": "user", "content": "bed " * 600}], appending)
-        assert answer.header("x-condenser-reason") == "rewrite-refused"
+        assert answer.reason == "rewrite-refused"
         assert stage.last_view[:-2] == chat(FITS - 2)
         assert (answer.header("x-condenser-head") or "").startswith(f"{len(chat(FITS - 2)) + 1}-")
 
@@ -192,7 +191,7 @@ def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
         stage.ask(chat(6), controls(session="s"))
         stage.upstream.answer(answering(lambda body: len(body["messages"]) > 9))
         answer = stage.ask(chat(7)[-9:], controls(session="s"))
-        assert answer.header("x-condenser-reason") == "rewrite-refused"
+        assert answer.reason == "rewrite-refused"
         assert len(stage.forwarded) == 3
         assert stage.forwarded[-1].body == stage.sent[-1]
         stage.ask(chat(8)[-9:], controls(session="s"))
@@ -212,7 +211,7 @@ def spared_client_that_trims(refusal: Reply) -> Iterator[Stage]:
         stage.upstream.answer(answering(lambda body: len(body["messages"]) > -TRIMMED))
         for rounds in (7, 8, 9):
             answer = stage.ask(chat(rounds)[TRIMMED:], controls(session="s"))
-        assert answer.header("x-condenser-reason") == "rewrite-refused"
+        assert answer.reason == "rewrite-refused"
         stage.forget()
         stage.upstream.answer(lambda exchange: refusal if len(stage.forwarded) == 1 else None)
         yield stage
@@ -221,8 +220,8 @@ def spared_client_that_trims(refusal: Reply) -> Iterator[Stage]:
 def test_a_spared_list_that_is_too_long_is_condensed_with_all_that_is_known() -> None:
     with spared_client_that_trims(replies.overflow(1_200, 3_900)) as stage:
         answer = stage.ask(chat(10)[TRIMMED:], controls(session="s"))
-        assert (answer.header("x-condenser-action"), answer.header("x-condenser-trigger")) == ("condensed", "overflow")
-        assert answer.header("x-condenser-reason") != "rewrite-refused"
+        assert (answer.action, answer.trigger) == ("condensed", "overflow")
+        assert answer.reason != "rewrite-refused"
         first, second = (each.json() for each in stage.forwarded)
         assert first["messages"] == chat(10)[TRIMMED:]
         assert count(second) < count(first)

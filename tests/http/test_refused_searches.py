@@ -346,4 +346,4 @@ def test_a_number_that_the_model_has_searched_for_is_no_window() -> None:
         stage.upstream.reply(reply_of(None, query, streamed=False), reply_of(FOUND, streamed=False))
         asks(stage, False)
         stage.upstream.answer(None)
-        assert stage.ask(question()).header("x-condenser-window") == "unknown"
+        assert stage.ask(question()).window == "unknown"

@@ -69,7 +69,7 @@ def test_untouched_messages_of_a_changed_body_keep_their_bytes(stage: Stage) -> 
     odd = '{"content" : "What\\u0020now? caf\\u00e9", "role":"user" , "x":1e5, "y":0.10}'
     listed = ",".join([*map(json.dumps, chat(12)[:-1]), odd])
     answer = stage.post(f'{{"model":"m","messages":[{listed}]}}'.encode(), controls(session="odd"))
-    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.action == "condensed"
     assert odd in stage.forwarded[-1].body.decode()
 
 
@@ -83,7 +83,7 @@ def test_the_query_of_a_chat_request_reaches_the_upstream(query: str, stage: Sta
 
 
 def strategy_of(stage: Stage, headers: list[tuple[str, str]]) -> str | None:
-    return stage.ask(chat(1), headers).header("x-condenser-strategy")
+    return stage.ask(chat(1), headers).strategy
 
 
 def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Stage) -> None:
@@ -113,8 +113,8 @@ def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: 
     stage.ask(chat(12), controls(session="stands"))
     answer = stage.ask(chat(12), controls(session="stands", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
-    assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("passed", "strategy-off")
-    assert stage.ask(chat(12), controls(session="stands")).header("x-condenser-action") == "replayed"
+    assert (answer.action, answer.reason) == ("passed", "strategy-off")
+    assert stage.ask(chat(12), controls(session="stands")).action == "replayed"
 
 
 # -- observe, dry run, force, no store, window -------------------------------------------------------------
@@ -125,10 +125,9 @@ def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage
     answer = stage.ask(chat(12), controls(session="watched", strategy="observe:half-window"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert len(stage.summaries) == calls
-    assert answer.header("x-condenser-action") == "would-condense"
-    assert answer.header("x-condenser-trigger") == "context_limit"
-    assert answer.header("x-condenser-condensation") is None
-    assert int(answer.header("x-condenser-tokens-after") or 0) < int(answer.header("x-condenser-tokens-before") or 0)
+    assert (answer.action, answer.trigger) == ("would-condense", "context_limit")
+    assert answer.condensation is None
+    assert answer.tokens_after < answer.tokens_before
 
 
 def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -161,18 +160,18 @@ def test_a_dry_run_foretells_the_summary_in_any_window(window: int) -> None:
     brief = summary(" ".join(f"Bed {number} is planned." for number in range(12)))
     with proxy_with_upstream(window=window, answers=lambda _: brief) as stage:
         planned, observed, real = foretold(stage, chat(window // 100, words=20))
-    assert [each.header("x-condenser-reason") for each in (planned, observed, real)] == [None] * 3
+    assert [each.reason for each in (planned, observed, real)] == [None] * 3
     assert planned.json()["plan"]["stages"] == ["half-window"]
-    assert planned.header("x-condenser-action") == real.header("x-condenser-action") == "condensed"
-    assert observed.header("x-condenser-action") == "would-condense"
+    assert planned.action == real.action == "condensed"
+    assert observed.action == "would-condense"
     assert observed.header("x-condenser-tokens-after") == planned.header("x-condenser-tokens-after")
 
 
 def test_at_the_trigger_a_summary_that_nobody_has_prepared_is_not_foretold() -> None:
     with proxy_with_upstream() as stage:
         told = foretold(stage, chat(10))
-    assert [each.header("x-condenser-reason") for each in told] == ["not-prepared"] * 3
-    assert {each.header("x-condenser-action") for each in told} == {"passed"}
+    assert [each.reason for each in told] == ["not-prepared"] * 3
+    assert {each.action for each in told} == {"passed"}
 
 
 def test_a_dry_run_of_a_small_request_is_counted_exactly(stage: Stage) -> None:
@@ -186,7 +185,7 @@ def test_a_dry_run_shows_what_stands_and_what_comes_next(stage: Stage) -> None:
     real = stage.ask(chat(12), controls(session="shown"))
     answer = stage.ask(chat(12), controls(session="shown", dry_run="true"))
     assert answer.json()["action"] == "replayed"
-    assert answer.header("x-condenser-condensation") == real.header("x-condenser-condensation")
+    assert answer.condensation == real.condensation
     assert answer.json()["messages"] == stage.last_view
 
 
@@ -201,23 +200,23 @@ def test_a_request_of_system_messages_alone_passes(stage: Stage) -> None:
 def test_no_store_condenses_and_keeps_nothing(session: str | None, tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "s.db") as stage:
         answer = stage.ask(chat(12), controls(session=session, no_store="true", strategy="half-window"))
-        assert answer.header("x-condenser-action") == "condensed"
+        assert answer.action == "condensed"
         assert store_rows(tmp_path / "s.db") == EMPTY
-        assert stage.ask(chat(1), controls(session=session)).header("x-condenser-strategy") == "mask+half-window"
+        assert stage.ask(chat(1), controls(session=session)).strategy == "mask+half-window"
 
 
 def test_no_store_still_reads_what_is_there(stage: Stage) -> None:
     stage.ask(chat(12), controls(session="read only"))
     answer = stage.ask(chat(12), controls(session="read only", no_store="true"))
-    assert answer.header("x-condenser-action") == "replayed"
+    assert answer.action == "replayed"
 
 
 def test_a_larger_window_shows_the_longest_view_that_fits(stage: Stage) -> None:
     stage.ask(chat(12), controls(session="windows"))
     wide = stage.ask(chat(12), controls(session="windows", window=100_000))
-    assert wide.header("x-condenser-action") == "passed"
+    assert wide.action == "passed"
     assert stage.forwarded[-1].body == stage.sent[-1]
-    assert stage.ask(chat(12), controls(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
+    assert stage.ask(chat(12), controls(session="windows")).action in ("replayed", "condensed")
 
 
 # -- what cannot be asked ----------------------------------------------------------------------------------

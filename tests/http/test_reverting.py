@@ -58,8 +58,8 @@ def place_of_revert(stage: Stage, condensation: str) -> str:
 def condensed(stage: Stage) -> str:
     """The id of the condensation that a chat at the trigger gets."""
     answer = stage.ask(chat(TRIGGER), controls(session="s"))
-    assert answer.header("x-condenser-action") == "condensed"
-    return answer.header("x-condenser-condensation") or ""
+    assert answer.action == "condensed"
+    return answer.condensation or ""
 
 
 def reverted(stage: Stage) -> str:
@@ -73,29 +73,28 @@ def test_the_longer_view_returns_and_stays_while_it_fits(stage: Stage) -> None:
     reverted(stage)
     for rounds in (TRIGGER, TRIGGER + 1, TRIGGER + 2):
         answer = stage.ask(chat(rounds), controls(session="s"))
-        assert answer.header("x-condenser-action") == "passed"
-        assert answer.header("x-condenser-reason") == "reverted"
+        assert (answer.action, answer.reason) == ("passed", "reverted")
         assert stage.last_view == chat(rounds)
 
 
 def test_once_it_no_longer_fits_a_new_condensation_is_made_and_stands(stage: Stage) -> None:
     name = reverted(stage)
     full = stage.ask(chat(FULL), controls(session="s"))
-    made = full.header("x-condenser-condensation")
-    assert full.header("x-condenser-action") == "condensed"
+    made = full.condensation
+    assert full.action == "condensed"
     assert made != name
     again = stage.ask(chat(FULL + 1), controls(session="s"))
-    assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
+    assert (again.action, again.condensation) == ("replayed", made)
 
 
 def test_a_forced_condensation_of_the_same_head_is_another_one(stage: Stage) -> None:
     name = reverted(stage)
     forced = stage.ask(chat(TRIGGER), controls(session="s", force="true"))
-    made = forced.header("x-condenser-condensation")
-    assert forced.header("x-condenser-action") == "condensed"
+    made = forced.condensation
+    assert forced.action == "condensed"
     assert made != name
     again = stage.ask(chat(TRIGGER), controls(session="s"))
-    assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
+    assert (again.action, again.condensation) == ("replayed", made)
 
 
 def test_to_revert_twice_is_to_revert_once_and_the_session_shows_it(stage: Stage) -> None:
@@ -121,9 +120,9 @@ def test_another_replica_applies_it_no_more(stage: Stage, store: str) -> None:
     with running_proxy(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
         other = Stage(proxy, stage.upstream)
         name = str(shown(other)["latest_condensation"])
-        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).header("x-condenser-action") == "replayed"
+        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).action == "replayed"
         admin(stage, place_of_revert(stage, name), "POST")
-        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).header("x-condenser-action") == "passed"
+        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).action == "passed"
 
 
 def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +134,7 @@ def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest
     assert "reverted, 20" in " ".join(capsys.readouterr().out.split())
     assert main(["sessions", "revert", "s", "c0", *where]) == 1
     assert "no such condensation" in capsys.readouterr().err
-    assert stage.ask(chat(TRIGGER), controls(session="s")).header("x-condenser-action") == "passed"
+    assert stage.ask(chat(TRIGGER), controls(session="s")).action == "passed"
 
 
 @each_api
@@ -149,7 +148,7 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
         assert operator(proxy.url, f"{place}/condensations/{name}/revert", "POST").status == 200
         sent = len(agent.messages if api is MESSAGES else agent.items)
         answer = agent.turn()
-        assert answer.header("x-condenser-action") in ("passed", "replayed")
+        assert answer.action in ("passed", "replayed")
         forwarded = api.views(upstream)[-1]
         assert len(forwarded) == sent
         assert RULE in str(forwarded[0])
@@ -165,5 +164,5 @@ def for_agents(upstream: str, store: str) -> AbstractContextManager[Proxy]:
 def until_condensed(proxy: Proxy, agent: test_messages.Agent | test_responses.Agent) -> None:
     action: str | None = ""
     while action != "condensed":
-        action = agent.turn().header("x-condenser-action")
+        action = agent.turn().action
         proxy.quiet()

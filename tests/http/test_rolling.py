@@ -23,7 +23,7 @@ def action_for(stage: Stage, rounds: int, strategy: str = "rolling", force: str 
     """What was done for a conversation of so many rounds."""
     answer = stage.ask(chat(rounds), controls(session="s", strategy=strategy, memory="off", force=force))
     stage.proxy.quiet()
-    return answer.header("x-condenser-action") or ""
+    return answer.action or ""
 
 
 def test_a_lower_mark_condenses_nothing_and_its_own_trigger_does() -> None:

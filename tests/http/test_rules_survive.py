@@ -36,7 +36,7 @@ def condensed_over(stage: Stage, strategy: str) -> int:
         headers = controls(session="s", strategy=strategy, memory="off")
         answer = stage.ask(history[:place], headers)
         stage.proxy.quiet()
-        done += answer.header("x-condenser-action") == "condensed"
+        done += answer.action == "condensed"
         assert_view(stage.last_view, history[:place])
         if done > ENOUGH:
             break
@@ -87,7 +87,7 @@ def record_of(stage: Stage, place: int, options: str | None = None) -> str:
     history[85]["content"] = "Never restart node-7."
     headers = controls(session="s", force="true") + (controls(options=options) if options else [])
     answer = stage.ask(history[:place], headers)
-    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.action == "condensed"
     (record,) = [each for each in stage.last_view if is_replacement(each)]
     return str(record["content"])
 

@@ -251,7 +251,7 @@ def test_a_clients_own_tool_of_that_name_is_left_to_it(streamed: bool) -> None:
         stage.upstream.reply(reply_of(None, search(), streamed=streamed))
         answer = asks(stage, question(), streamed, tools=[own])
         assert SEARCH in answer.body.decode()
-        assert answer.header("x-condenser-reason") == "memory-tool-taken"
+        assert answer.reason == "memory-tool-taken"
         assert stage.forwarded[-1].json()["tools"] == [own]
 
 
@@ -262,7 +262,7 @@ def test_where_the_client_chooses_the_tool_ours_is_offered_and_not_run(streamed:
         stage.upstream.reply(reply_of(None, search(), LOOKS, streamed=streamed))
         answer = asks(stage, question(), streamed, tools=[LOOK], tool_choice=choice)
         assert message_of(answer, streamed)["tool_calls"] == [LOOKS.as_json()]
-        assert answer.header("x-condenser-reason") == "memory-tool-not-run"
+        assert answer.reason == "memory-tool-not-run"
         (sent,) = stage.forwarded
         assert SEARCH in [each["function"]["name"] for each in sent.json()["tools"]]
 
@@ -297,10 +297,10 @@ def test_an_upstream_that_takes_no_tools_is_remembered(streamed: bool) -> None:
         error = replies.error(400, "this model does not support tools")
         stage.upstream.answer(lambda exchange: error if offers_search(exchange) else None)
         answer = asks(stage, question(), streamed)
-        assert answer.header("x-condenser-reason") == "memory-tool-refused"
+        assert answer.reason == "memory-tool-refused"
         assert [offers_search(each) for each in stage.forwarded] == [True, False]
         answer = asks(stage, question(), streamed)
-        assert answer.header("x-condenser-reason") == "memory-tool-refused"
+        assert answer.reason == "memory-tool-refused"
         assert [offers_search(each) for each in stage.forwarded] == [True, False, False]
 
 

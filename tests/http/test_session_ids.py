@@ -12,22 +12,22 @@ LONG = "chat/" + "0123456789abcdef" * 30
 
 
 def test_the_digest_of_a_long_id_does_not_open_its_session(stage: Stage) -> None:
-    shown = stage.ask(chat(12), [("X-Session-Id", LONG)]).header("x-condenser-session") or ""
-    assert stage.ask(chat(13), [("X-Session-Id", shown)]).header("x-condenser-action") == "condensed"
+    shown = stage.ask(chat(12), [("X-Session-Id", LONG)]).session or ""
+    assert stage.ask(chat(13), [("X-Session-Id", shown)]).action == "condensed"
 
 
 @pytest.mark.parametrize("session", ["..", "../../etc", "a:b:c", "{a}", "*", "a b", "%00", "'; DROP TABLE sessions"])
 def test_an_id_may_look_like_a_path_or_a_key(stage: Stage, session: str) -> None:
-    assert stage.ask(chat(12), [("X-Session-Id", session)]).header("x-condenser-session") == session
-    assert stage.ask(chat(13), [("X-Session-Id", session)]).header("x-condenser-action") == "replayed"
-    assert stage.ask(chat(13), [("X-Session-Id", session + "x")]).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), [("X-Session-Id", session)]).session == session
+    assert stage.ask(chat(13), [("X-Session-Id", session)]).action == "replayed"
+    assert stage.ask(chat(13), [("X-Session-Id", session + "x")]).action == "condensed"
 
 
 @pytest.mark.parametrize("rounds", [1, 12], ids=["unchanged", "condensed"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clients_own_session_header_reaches_the_upstream(stage: Stage, name: str, rounds: int) -> None:
     answer = stage.ask(chat(rounds), [(name, "id-1"), ("X-Condenser-Window", "4096")])
-    assert answer.header("x-condenser-session") == "id-1"
+    assert answer.session == "id-1"
     sent = stage.forwarded[-1]
     assert [value for key, value in sent.headers if key.lower() == name.lower()] == ["id-1"]
     assert not any(key.lower().startswith("x-condenser-") for key, _ in sent.headers)
@@ -50,7 +50,7 @@ TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type":
 
 def branch(stage: Stage, messages: list[Message], *, tools: bool = True) -> str | None:
     members = {"tools": TOOLS} if tools else {}
-    return stage.ask(messages, controls(session="s", strategy="mask"), **members).header("x-condenser-branch")
+    return stage.ask(messages, controls(session="s", strategy="mask"), **members).branch
 
 
 def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: Stage) -> None:

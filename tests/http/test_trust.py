@@ -69,11 +69,10 @@ def test_a_refused_caller_costs_the_summarizer_of_the_settings_no_call() -> None
 def test_an_unknown_caller_is_condensed_for_by_rules_first() -> None:
     with lending(Doorman("sk-first")) as (stage, summarizer):
         first = stage.ask(chat(12), controls(session="a"))
-        assert first.header("x-condenser-action") == "condensed"
-        assert first.header("x-condenser-reason") == "summary-not-accepted"
+        assert (first.action, first.reason) == ("condensed", "summary-not-accepted")
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 0
-        assert stage.ask(chat(12), controls(session="b")).header("x-condenser-reason") is None
+        assert stage.ask(chat(12), controls(session="b")).reason is None
         assert len(summarizer.journal.to()) == 1
         assert {each.header("authorization") for each in summarizer.journal.to()} == {"Bearer sk-operator"}
 
@@ -81,10 +80,10 @@ def test_an_unknown_caller_is_condensed_for_by_rules_first() -> None:
 def test_the_first_rules_record_is_stored_before_the_reply_ends(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with guarded(Doorman("sk-first"), store={"url": f"sqlite:///{path}"}) as stage:
-        assert stage.ask(chat(12), controls(session="a")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(12), controls(session="a")).action == "condensed"
         assert store_rows(path)["records"] == store_rows(path)["sessions"] == 1
         view = stage.last_view
-        assert stage.ask(chat(12), controls(session="a")).header("x-condenser-action") == "replayed"
+        assert stage.ask(chat(12), controls(session="a")).action == "replayed"
         assert stage.last_view == view
 
 
@@ -107,7 +106,7 @@ def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
         stage.proxy.quiet()
         role = {"base_url": summarizer.base_url, "model": "small", "api_key": "sk-operator"}
         with running_proxy(stage.upstream.url, window=WINDOW, store=store, summarizer=role) as other:
-            assert replace(stage, proxy=other).ask(chat(12)).header("x-condenser-reason") is None
+            assert replace(stage, proxy=other).ask(chat(12)).reason is None
         assert len(summarizer.journal.to()) == 1
 
 
@@ -116,7 +115,7 @@ def test_a_credential_that_was_accepted_long_ago_is_unknown_again() -> None:
     with lending(Doorman("sk-first"), clock=clock) as (stage, summarizer):
         stage.ask(chat(1))
         clock.now += LIFE
-        assert stage.ask(chat(12)).header("x-condenser-reason") == "summary-not-accepted"
+        assert stage.ask(chat(12)).reason == "summary-not-accepted"
         assert len(summarizer.journal.to()) == 0
 
 
@@ -150,7 +149,7 @@ def test_a_long_reply_does_not_bring_back_a_refused_credential() -> None:
 
 def test_the_callers_own_credential_pays_for_summaries_from_the_first_request_on() -> None:
     with proxy_with_upstream() as stage:
-        assert stage.ask(chat(12)).header("x-condenser-reason") is None
+        assert stage.ask(chat(12)).reason is None
         assert len(stage.summaries) == 1
 
 
@@ -337,7 +336,7 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
         body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}).encode()
         assert wire.request(proxy.url, "POST", "/v1/messages", body, headers).status == 200
         counted = wire.request(proxy.url, "POST", "/v1/messages/count_tokens", body, headers)
-        assert (counted.status, counted.header("x-condenser-session")) == (200, "s")
+        assert (counted.status, counted.session) == (200, "s")
         known.clear()
         clock.now += FRESH + 1
         refused = wire.request(proxy.url, "POST", "/v1/messages/count_tokens", body, headers)
@@ -385,7 +384,7 @@ def test_a_count_for_an_unproven_credential_condenses_nothing() -> None:
         upstream.answer(lambda exchange: page if exchange.path == "/v1/messages" else None)
         counting = "/v1/messages/count_tokens"
         counted = wire.post_json(proxy.url, counting, {**body, "condenser": {"window": 9_000}}, headers)
-        assert (counted.status, counted.header("x-condenser-reason")) == (200, "credential-unproven")
+        assert (counted.status, counted.reason) == (200, "credential-unproven")
         assert upstream.journal.only(counting).json() == {**body, "model": "m"}
 
 

@@ -52,7 +52,7 @@ def test_workers_share_a_port_and_its_sessions_and_end_together(upstream: Script
         named = [*wire.JSON, ("X-Condenser-Session", "one")]
         replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
         assert [reply.status for reply in replies] == [200] * 8
-        assert len({reply.header("x-condenser-session") for reply in replies}) == 1
+        assert len({reply.session for reply in replies}) == 1
         process.terminate()
         assert process.wait(2 * BOUND) == 0
         assert not answers(url)

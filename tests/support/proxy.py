@@ -142,16 +142,14 @@ def assert_relayed(
 
 
 def _assert_same_request(client_side: Exchange, upstream_side: Exchange) -> None:
-    assert upstream_side.method == client_side.method
-    assert upstream_side.target == client_side.target
+    assert (upstream_side.method, upstream_side.target) == (client_side.method, client_side.target)
     assert upstream_side.body == client_side.body
     assert end_to_end(upstream_side.headers) == end_to_end(client_side.headers)
     assert ours(upstream_side.headers) == []
 
 
 def _assert_same_response(client_side: Exchange, upstream_side: Exchange, action: str | None) -> None:
-    assert client_side.status == upstream_side.status
-    assert client_side.sent == upstream_side.sent
+    assert (client_side.status, client_side.sent) == (upstream_side.status, upstream_side.sent)
     missing = set(end_to_end(upstream_side.response_headers)) - set(client_side.response_headers)
     assert not missing
     if action is not None:

@@ -34,6 +34,52 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    # What the proxy says of the request; a number is 0 where it says none.
+
+    @property
+    def action(self) -> str | None:
+        return self.header("x-condenser-action")
+
+    @property
+    def reason(self) -> str | None:
+        return self.header("x-condenser-reason")
+
+    @property
+    def trigger(self) -> str | None:
+        return self.header("x-condenser-trigger")
+
+    @property
+    def window(self) -> str | None:
+        return self.header("x-condenser-window")
+
+    @property
+    def session(self) -> str | None:
+        return self.header("x-condenser-session")
+
+    @property
+    def condensation(self) -> str | None:
+        return self.header("x-condenser-condensation")
+
+    @property
+    def branch(self) -> str | None:
+        return self.header("x-condenser-branch")
+
+    @property
+    def strategy(self) -> str | None:
+        return self.header("x-condenser-strategy")
+
+    @property
+    def tokens_before(self) -> int:
+        return int(self.header("x-condenser-tokens-before") or 0)
+
+    @property
+    def tokens_after(self) -> int:
+        return int(self.header("x-condenser-tokens-after") or 0)
+
+    @property
+    def headroom(self) -> int:
+        return int(self.header("x-condenser-headroom") or 0)
+
 
 def request(
     base: str, method: str, target: str, body: bytes | None = None, headers: Iterable[tuple[str, str]] = ()

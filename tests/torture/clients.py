@@ -217,10 +217,10 @@ def _outcome(answer: wire.Answer, body: bytes, head: float, wall: float) -> Outc
     parts = {part: float(ms) for part, ms in _PART.findall(answer.header("server-timing") or "")}
     return Outcome(
         status=answer.status,
-        action=answer.header("x-condenser-action") or "",
-        reason=answer.header("x-condenser-reason") or "",
-        condensation=answer.header("x-condenser-condensation") or "",
-        depth=_depth(answer.header("x-condenser-branch") or ""),
+        action=answer.action or "",
+        reason=answer.reason or "",
+        condensation=answer.condensation or "",
+        depth=_depth(answer.branch or ""),
         body=body,
         recognising=parts["session"],
         recording=parts["condense"],
