@@ -13,7 +13,7 @@ from proxy.package import VERSION
 from proxy.quoting import in_words
 
 OK, FAILED, USAGE = 0, 1, 2
-COMMANDS = {
+COMMANDS = {  # the commands, with their lines in `--help`
     "serve": "Run the proxy.",
     "wrap": "Run a command behind a proxy of its own, and print a receipt at its end.",
     "check": "Check settings, store, tokenizers and upstream, and print the effective numbers for a model.",
@@ -25,7 +25,6 @@ COMMANDS = {
     "memory": "List, search or change the memory cards of a session, in a running proxy.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
-"""The commands, with their lines in `--help`."""
 _PROBES = ("status", "dashboard", "healthcheck")
 """The commands that are functions of one module; every other command is a module with its name."""
 

@@ -58,16 +58,12 @@ BYTES_PER_TOKEN = 4  # roughly, for calls whose server does not report a usage
 MAX_FORMS = 1_000  # remembered forms; bounded because clients choose the names of models
 _MAX_TRIES = 6  # calls for one question, in as many forms
 
-_COUNTED_FAILURES = ("timeout", "unreadable")
-"""Failures of calls whose prompt the server has probably read."""
-_MOST_UNREADABLE = 3
-"""This many first answers without a vote end a round."""
-_UNANSWERED = (PREEMPTED,)
-"""Failures of calls that tell nothing of how a judge answers."""
+_COUNTED_FAILURES = ("timeout", "unreadable")  # failures of calls whose prompt the server has probably read
+_MOST_UNREADABLE = 3  # this many first answers without a vote end a round
+_UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge answers
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
-ROOM_TO_THINK = 8_192
-"""Tokens by which the limit is raised once for a model whose reasoning has used it up."""
+ROOM_TO_THINK = 8_192  # tokens by which the limit is raised once for a model whose reasoning has used it up
 _MAX_READ = 4_096  # bytes of a refusal
 _SUBSCRIPTION = b"Bearer sk-ant-oat"
 """How the token of a Claude subscription begins, which is accepted only together with Claude Code's system prompt."""
@@ -89,14 +85,11 @@ _log = logging.getLogger(__name__)
 class ModelCall:
     """One call: a question, and the server that is asked."""
 
-    role: str
-    """The name under which its cost is reported."""
-    model: ModelRole
-    """Which model is asked, and where."""
+    role: str  # the name under which its cost is reported
+    model: ModelRole  # which model is asked, and where
     endpoint: Endpoint
     question: Question
-    wanted: int
-    """The maximum tokens of an answer that the strategy wants."""
+    wanted: int  # the maximum tokens of an answer that the strategy wants
 
 
 def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
@@ -121,10 +114,8 @@ class Account:
     that was abandoned, or whose answer was late or unreadable, stays charged. A call that the server refused does not.
     """
 
-    calls: int = 0
-    """The number of calls that began."""
-    tokens: int = 0
-    """Tokens of their prompts and answers."""
+    calls: int = 0  # the number of calls that began
+    tokens: int = 0  # tokens of their prompts and answers
 
     def begin(self, expected: int) -> None:
         """Charges a call whose prompt has about `expected` tokens."""
@@ -150,8 +141,7 @@ class Resolver(Protocol):
 class Asking(Dispatcher):
     """Calls models; one per app."""
 
-    lane: Lane = field(init=False)
-    """The lane of the upstream itself, which is also told about clients' requests."""
+    lane: Lane = field(init=False)  # the lane of the upstream itself, which is also told about clients' requests
     _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
     """The forms that servers have taught, each for a model and a credential."""
 
@@ -334,20 +324,16 @@ def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
 class AskedForm:
     """The form in which one model is asked."""
 
-    limit: str = ""
-    """The name of the member that bounds the answer; "" for the newest."""
+    limit: str = ""  # the name of the member that bounds the answer; "" for the newest
     takes_system: bool = True
     """Whether a system prompt may be the proxy's. If not, the instructions begin the user message."""
     clients_system: bool = False
     """Whether the credential is accepted only together with the system prompt of the client's own request."""
     alternates: bool = False
     """Whether two messages of one role in a row, or a user message after a tool's result, are refused."""
-    thinks: bool = False
-    """Whether reasoning has used up a limit, so that a higher one is asked for."""
-    refuses_room: bool = False
-    """Whether the server has refused a limit higher than the strategy's."""
-    low_effort: bool = False
-    """Whether the model is asked to reason little."""
+    thinks: bool = False  # whether reasoning has used up a limit, so that a higher one is asked for
+    refuses_room: bool = False  # whether the server has refused a limit higher than the strategy's
+    low_effort: bool = False  # whether the model is asked to reason little
     refuses_effort: bool = False
 
     def applied(self, question: Question, endpoint: Endpoint, clients: Mapping[str, str], *, wanted: int) -> Question:

@@ -281,28 +281,18 @@ class Caller:
     """The client's request on whose behalf a call is made."""
 
     model: str
-    headers: Headers
-    """The request's headers, for their credential."""
+    headers: Headers  # the request's headers, for their credential
     members: Mapping[str, str] = field(default_factory=dict)
     """The members of the request that precede the message list in a prompt, such as its tools, as JSON text."""
-    asked_at: float = 0.0
-    """When the request came, in seconds since the epoch."""
-    trust: Trust = ALWAYS
-    """Whether the upstream has accepted the request's credential."""
-    background: bool = False
-    """Whether nothing waits for the answer."""
-    profile: Profile = ANY
-    """The message forms and parameters that the request's server accepts."""
-    mode: Mode | None = None
-    """When background calls may be made; None leaves that to the settings."""
-    waiters: Waiters = NOBODY
-    """Requests that have begun to wait for the result of a background call."""
-    endpoint: Endpoint = CHAT_ENDPOINT
-    """The endpoint of the request."""
-    path: str = CHAT_ENDPOINT.path
-    """The path of the request."""
-    query: str = ""
-    """Its query, which may have a credential."""
+    asked_at: float = 0.0  # when the request came, in seconds since the epoch
+    trust: Trust = ALWAYS  # whether the upstream has accepted the request's credential
+    background: bool = False  # whether nothing waits for the answer
+    profile: Profile = ANY  # the message forms and parameters that the request's server accepts
+    mode: Mode | None = None  # when background calls may be made; None leaves that to the settings
+    waiters: Waiters = NOBODY  # requests that have begun to wait for the result of a background call
+    endpoint: Endpoint = CHAT_ENDPOINT  # the endpoint of the request
+    path: str = CHAT_ENDPOINT.path  # the path of the request
+    query: str = ""  # its query, which may have a credential
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
@@ -349,11 +339,9 @@ async def know_nothing() -> None:
 class Pace:
     """How long the calls to one model take, in seconds on the event loop's clock."""
 
-    seconds: float = 0.0
-    """What the last answer took, or what a call had taken that was given up."""
+    seconds: float = 0.0  # what the last answer took, or what a call had taken that was given up
     at: float = -inf
-    running: list[float] = field(default_factory=list)
-    """When the calls that are under way began."""
+    running: list[float] = field(default_factory=list)  # when the calls that are under way began
 
     def note_end(self, began: float, now: float, *, is_answered: bool) -> None:
         self.running.remove(began)
@@ -385,8 +373,7 @@ class Dispatcher:
     know_server: Callable[[], Awaitable[None]] = know_nothing
     is_local: Callable[[], bool] = lambda: False
     is_serial: Callable[[], bool] = lambda: False
-    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
-    """The lane of each server."""
+    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # the lane of each server
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
 

@@ -28,12 +28,9 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 class Note(NamedTuple):
     """What a proxy notes about itself."""
 
-    url: str
-    """Its address for clients on this machine."""
-    configured: str
-    """The address that its settings name without the command line."""
-    token_file: str | None
-    """The file with its admin token; None if there is no such file."""
+    url: str  # its address for clients on this machine
+    configured: str  # the address that its settings name without the command line
+    token_file: str | None  # the file with its admin token; None if there is no such file
     started: float
 
 

@@ -40,8 +40,7 @@ from strategies.core.cards import TYPES
 
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
-LIFETIME = 12 * 3600
-"""Seconds after which a user must sign in again."""
+LIFETIME = 12 * 3600  # seconds after which a user must sign in again
 _MAX_CARDS = 200
 _MAX_FORM = 8 * 1024  # bytes
 _MAX_DIGITS = 9

@@ -27,8 +27,7 @@ from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 
 NEWEST = 15
-LISTED = 100
-"""Sessions that are read for a page that nobody has asked to search or sort."""
+LISTED = 100  # sessions that are read for a page that nobody has asked to search or sort
 
 
 def saved(row: Mapping[str, Any]) -> int:
@@ -110,8 +109,7 @@ def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[d
 
 
 PAGE = 200
-SHOWN = 600
-"""Characters that are shown of a message; the export has all."""
+SHOWN = 600  # characters that are shown of a message; the export has all
 _SLACK = 0.02
 _MAX_REQUESTS = 1_000
 
@@ -123,8 +121,7 @@ class MessageRow(NamedTuple):
     cut: int
     tokens: int
     is_condensed: bool
-    pin: str
-    """The id of its pin; "" if it has none."""
+    pin: str  # the id of its pin; "" if it has none
     can_pin: bool
 
 
@@ -134,8 +131,7 @@ class Group(NamedTuple):
     is_condensed: bool
     rows: list[MessageRow]
     tokens: int
-    replacements: list[str]
-    """The texts that replace this span and the spans before it in the view."""
+    replacements: list[str]  # the texts that replace this span and the spans before it in the view
 
 
 class Branch(NamedTuple):

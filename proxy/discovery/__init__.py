@@ -49,10 +49,8 @@ from proxy.tokens.models import StatedWindow
 from proxy.upstream import Upstream
 from proxy.values import json_or_none, object_at, objects_at
 
-MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
-"""A number outside these bounds is not a window."""
-LITELLM_CREATED = 1_677_610_602
-"""The time at which every model was created, according to LiteLLM's list."""
+MIN_WINDOW, MAX_WINDOW = 256, 100_000_000  # a number outside these bounds is not a window
+LITELLM_CREATED = 1_677_610_602  # the time at which every model was created, according to LiteLLM's list
 CEILINGS = "ollama"
 """Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
 
@@ -62,8 +60,7 @@ HOST_MARKS = ("active", "capabilities", "pricing", "metadata")
 ROUTED = re.compile(r":(nitro|floor|online)$")
 """OpenRouter's suffixes that any model may have, so its list has the model without them."""
 
-ANY_NAME = "\0any"
-"""Stands for the name if the server has one model, which it serves under any name."""
+ANY_NAME = "\0any"  # stands for the name if the server has one model, which it serves under any name
 
 Row = Mapping[str, Any]
 
@@ -79,8 +76,7 @@ class ServerKind(StrEnum):
     TGI = "TGI"
     LITELLM = "LiteLLM"
     OPENROUTER = "OpenRouter"
-    HOST = "the upstream"
-    """A host whose model list states windows in one of the forms that hosts share."""
+    HOST = "the upstream"  # a host whose model list states windows in one of the forms that hosts share
 
     @property
     def is_local(self) -> bool:
@@ -103,10 +99,8 @@ class Reading:
     """The windows that a server stated, by the names of models in requests."""
 
     kind: ServerKind
-    windows: Mapping[str, StatedWindow] = field(default_factory=dict)
-    """By name, or by `ANY_NAME`."""
-    slots: int | None = None
-    """How many requests the server answers at a time, if it states that."""
+    windows: Mapping[str, StatedWindow] = field(default_factory=dict)  # by name, or by `ANY_NAME`
+    slots: int | None = None  # how many requests the server answers at a time, if it states that
 
     @property
     def is_silent(self) -> bool:
@@ -132,8 +126,7 @@ class Reading:
 class Stated(NamedTuple):
     """What a page states about one model, unchecked."""
 
-    name: object
-    """The name of the model, or `ANY_NAME`."""
+    name: object  # the name of the model, or `ANY_NAME`
     window: object
     max_input: object = None
     is_ceiling: bool = False
@@ -300,7 +293,7 @@ def slots_in(page: object) -> int | None:
     return slots if isinstance(slots, int) and not isinstance(slots, bool) and slots > 0 else None
 
 
-PAGES = (
+PAGES = (  # in the order in which a server of unknown kind is asked; only a server's own page states anything
     Page(ServerKind.LLAMA_CPP, SLOTS_PAGE, _llama_cpp_properties),
     Page(ServerKind.LLAMA_CPP, "/slots", _llama_cpp_slots),
     Page(ServerKind.OLLAMA, "/api/ps", _ollama_running),
@@ -309,18 +302,14 @@ PAGES = (
     Page(ServerKind.TGI, "/info", _tgi_info),
     Page(ServerKind.LITELLM, "/model/info", _litellm_deployments),
 )
-"""In the order in which a server of unknown kind is asked; only a server's own page states anything."""
 
 
-MAX_SECONDS = 10.0
-"""The time for all pages together."""
-MAX_BYTES = 2 * 1024 * 1024
-"""Larger pages are not read. The largest known is a host's list of 400 models, 0.7 MB."""
+MAX_SECONDS = 10.0  # the time for all pages together
+MAX_BYTES = 2 * 1024 * 1024  # Larger pages are not read. The largest known is a host's list of 400 models, 0.7 MB.
 MOMENT = 1.0  # seconds
-KEPT = 600.0
-SILENCE_KEPT = 900.0
-FAILURE_KEPT = 30.0
-"""Seconds until a server is asked again: if it stated windows, stated none, or could not be reached."""
+KEPT = 600.0  # seconds until a server that stated windows is asked again
+SILENCE_KEPT = 900.0  # the same for one that stated none
+FAILURE_KEPT = 30.0  # the same for one that could not be reached
 
 _KEY = "discovery"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)

@@ -32,12 +32,9 @@ from proxy.errors import Overloaded
 from proxy.package import LOGGER
 from proxy.settings import LimitSettings
 
-QUIET = 5.0
-"""Seconds without a refusal after which refusals have ended."""
-PEAK, KEPT = 16, 4
-"""Bytes of memory for each byte of a body: at most while it is read and condensed, and from then on."""
-SMALL = 64 * 1024
-"""Bytes of a body that always may come in; the number of connections bounds how many such there are."""
+QUIET = 5.0  # seconds without a refusal after which refusals have ended
+PEAK, KEPT = 16, 4  # bytes of memory for each byte of a body: at most while it is read and condensed, and from then on
+SMALL = 64 * 1024  # bytes of a body that always may come in; the number of connections bounds how many such there are
 
 _log = logging.getLogger(LOGGER)
 
@@ -62,8 +59,7 @@ class RefusalLog:
     """Logs where refusals of `what` (`connections`, `requests`) begin and where they end."""
 
     what: str
-    count: int = 0
-    """Refusals since they began; 0 after they have ended."""
+    count: int = 0  # refusals since they began; 0 after they have ended
     _last: float = 0.0
 
     def refuse(self, why: str) -> None:
@@ -85,10 +81,8 @@ class Place:
 
     _admission: Admission
     tenant: str
-    bytes: int = 0
-    """Bytes of its body so far."""
-    memory: int = 0
-    """Bytes of memory that are counted for it."""
+    bytes: int = 0  # bytes of its body so far
+    memory: int = 0  # bytes of memory that are counted for it
     is_taken: bool = False
     is_upload: bool = False
 

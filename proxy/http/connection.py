@@ -33,13 +33,11 @@ from proxy.errors import Overloaded, ProxyError
 from proxy.http.admission import RefusalLog
 from proxy.settings import LimitSettings
 
-OTHER_DESCRIPTORS = 40
-"""Files and sockets that are open for other purposes than clients and their upstreams."""
+OTHER_DESCRIPTORS = 40  # files and sockets that are open for other purposes than clients and their upstreams
 
 SWALLOWED = 64 * 1024
 """Bytes of a body that are taken in and thrown away after the reply, so that the connection can be used again."""
-LINGERING = 2.0
-"""Seconds for which a connection that was closed within a body is still read."""
+LINGERING = 2.0  # seconds for which a connection that was closed within a body is still read
 
 _HEAD_START = b"HTTP/1."
 _UNKNOWN = 1 << 62  # bytes of a body without a length
@@ -88,8 +86,7 @@ class ConnectionBounds:
 class JoiningTransport:
     """Wraps a transport, and joins the head of a reply with the data that is written next."""
 
-    is_in_body = False
-    """Whether the rest of a body is still to come."""
+    is_in_body = False  # whether the rest of a body is still to come
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -140,10 +137,8 @@ class Connection(HttpToolsProtocol):
     _body_bytes = 0
     _body_left = 0
     _body_began = 0.0
-    _method = b""
-    """The beginning of the newest head, as far as it tells whether it is HEAD."""
-    address = ""
-    """The client's address; "" if its connections are not bounded."""
+    _method = b""  # the beginning of the newest head, as far as it tells whether it is HEAD
+    address = ""  # the client's address; "" if its connections are not bounded
 
     def __init__(self, bounds: ConnectionBounds, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

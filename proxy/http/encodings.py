@@ -26,10 +26,8 @@ else:
 IN_THREAD = 4 * 1024
 """An encoded request of this many bytes or more is decoded in a thread: it may expand to a thousand times its size."""
 MAX_EXPANSION = 10
-ALWAYS_DECODED = 4 * 1024 * 1024
-"""A body that unpacks to this many bytes or fewer is decoded, however small it was."""
-MAX_CHUNK_EXPANSION = 100
-"""A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
+ALWAYS_DECODED = 4 * 1024 * 1024  # a body that unpacks to this many bytes or fewer is decoded, however small it was
+MAX_CHUNK_EXPANSION = 100  # a chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes
 MAX_MEMBERS = 100
 """The members of gzip, or frames of zstd, that begin in one chunk: what follows one is copied for the next."""
 ACCEPTED = "gzip, deflate, br, zstd"
@@ -76,8 +74,7 @@ class _Brotli:
 
 
 class _Codec(NamedTuple):
-    begun: Callable[[bytes], Any]
-    """The decompressor for data with this beginning."""
+    begun: Callable[[bytes], Any]  # the decompressor for data with this beginning
     next_begins: bytes | None = None
     """With what another member begins after one; None if there is only one. Other bytes after the end are ignored."""
 

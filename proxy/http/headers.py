@@ -16,10 +16,9 @@ _HOP_BY_HOP = frozenset(
     b" upgrade".split()
 )
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-_REROUTING = frozenset(
+_REROUTING = frozenset(  # some servers take the method or the path of a request from these, past all that was checked
     b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
 )
-"""Some servers take the method or the path of a request from these, past all that was checked."""
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""

@@ -20,8 +20,7 @@ from proxy.errors import BadRequest, PathNotAllowed
 from proxy.quoting import quoted
 
 V1, UPSTREAM_KEY = "/v1", "upstream.api_key"
-UNLISTED = "condenser.prefix"
-"""The key of a request's scope for the prefix of its path that no list has."""
+UNLISTED = "condenser.prefix"  # the key of a request's scope for the prefix of its path that no list has
 OWN_PATHS = (
     "GET models",
     "GET models/*",

@@ -33,10 +33,8 @@ from uvicorn.config import STARTUP_FAILURE
 from proxy.package import LOGGER
 from proxy.settings import DrainSettings
 
-CUTTING = 2.0
-"""Seconds in which cancelled replies must end."""
-RESTART_PAUSE = 0.5
-"""Seconds until a worker takes the place of one that has ended, which may have ended at once."""
+CUTTING = 2.0  # seconds in which cancelled replies must end
+RESTART_PAUSE = 0.5  # seconds until a worker takes the place of one that has ended, which may have ended at once
 _TICK = 0.05
 _log = logging.getLogger(LOGGER)
 
@@ -45,10 +43,8 @@ _log = logging.getLogger(LOGGER)
 class Drain:
     """Tells the app how far the server is in stopping."""
 
-    has_begun: bool = False
-    """The server has been told to stop: `/readyz` answers 503."""
-    is_over: bool = False
-    """Replies that still run are cancelled, and must end with an error."""
+    has_begun: bool = False  # the server has been told to stop: `/readyz` answers 503
+    is_over: bool = False  # replies that still run are cancelled, and must end with an error
 
 
 def use_one_heap() -> None:

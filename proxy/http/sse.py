@@ -10,8 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-MAX_EVENT = 4 * 1024 * 1024
-"""The bytes of an event that are held in order to edit it."""
+MAX_EVENT = 4 * 1024 * 1024  # the bytes of an event that are held in order to edit it
 DONE = b"data: [DONE]\n\n"
 # The lookbehind makes a match begin at the start of a line; otherwise an unfinished line is searched from each byte.
 _LINE = re.compile(rb"(?<![^\r\n])[^\r\n]*+(?:\r\n|\n|\r(?!\Z))")
@@ -79,8 +78,7 @@ class Events:
 class EventEditor(ABC):
     """Changes a stream on its way: bytes in, bytes out. An event of more than `MAX_EVENT` bytes passes as it comes."""
 
-    _passes = False
-    """Whether the bytes up to the next line end belong to an event that was too long."""
+    _passes = False  # whether the bytes up to the next line end belong to an event that was too long
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes for the client when a chunk comes."""

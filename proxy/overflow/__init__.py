@@ -39,16 +39,11 @@ class Refusal(NamedTuple):
     """A request that does not fit; all numbers are tokens as the upstream counts them, None if it states none."""
 
     kind: RefusedPart
-    window: int | None = None
-    """The context length."""
-    prompt_tokens: int | None = None
-    """The length of the prompt."""
-    reply_tokens: int | None = None
-    """The length of the reply that was asked for."""
-    is_server_error: bool = False
-    """Whether the server gives itself the blame, by a status or a code of 500 or more."""
-    is_silent: bool = False
-    """Whether it has no words, so that a gateway may have refused the bytes."""
+    window: int | None = None  # the context length
+    prompt_tokens: int | None = None  # the length of the prompt
+    reply_tokens: int | None = None  # the length of the reply that was asked for
+    is_server_error: bool = False  # whether the server gives itself the blame, by a status or a code of 500 or more
+    is_silent: bool = False  # whether it has no words, so that a gateway may have refused the bytes
 
     def without_quoted(self, request: bytes) -> Refusal:
         """The refusal without a window whose number stands in the refused request, because the error may quote it."""

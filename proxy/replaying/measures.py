@@ -26,22 +26,15 @@ class ReplayedRequest:
     """One request: what the client sent, what was forwarded in its place, and how it was decided."""
 
     sent_tokens: int
-    message_tokens: int | None
-    """Tokens of the forwarded messages; None if the request was refused."""
-    shared_tokens: int
-    """Tokens of the messages with which the previous forwarded request began too."""
-    overhead_tokens: int
-    """Tokens of tools and framing."""
-    usable_tokens: int
-    """Tokens that the upstream has room for."""
+    message_tokens: int | None  # tokens of the forwarded messages; None if the request was refused
+    shared_tokens: int  # tokens of the messages with which the previous forwarded request began too
+    overhead_tokens: int  # tokens of tools and framing
+    usable_tokens: int  # tokens that the upstream has room for
     milliseconds: float
-    own_tokens: int = 0
-    """Tokens of our own model calls."""
+    own_tokens: int = 0  # tokens of our own model calls
     own_calls: int = 0
-    own_replies: int = 0
-    """Tokens of what they answered, part of `own_tokens`."""
-    votes: int = 0
-    """Valid votes of judges."""
+    own_replies: int = 0  # tokens of what they answered, part of `own_tokens`
+    votes: int = 0  # valid votes of judges
     yes_votes: int = 0
     action: Action = Action.PASSED
 
@@ -123,12 +116,9 @@ class Summary:
     yes_share: float | None
     intervals: Mapping[str, Share | None]
     """For each of the shares above its interval over conversations, by the name before `_share`."""
-    cost: float
-    """At the model's prices, or at usual ratios where they are not known."""
-    cost_share: Share | None
-    """Of what the client's own lists would have cost."""
-    dear_share: Share | None
-    """The same where reading from the cache costs a tenth and writing to it a quarter more."""
+    cost: float  # at the model's prices, or at usual ratios where they are not known
+    cost_share: Share | None  # of what the client's own lists would have cost
+    dear_share: Share | None  # the same where reading from the cache costs a tenth and writing to it a quarter more
     median_ms: float
     max_ms: float
 
@@ -138,18 +128,12 @@ class Economy(NamedTuple):
 
     id: str
     requests: int
-    head: int
-    """Tools, framing and system messages."""
-    growth: float
-    """By how much each request grows."""
-    trigger: int
-    """At how many tokens it is cheapest to condense."""
-    target: int
-    """To how many."""
-    saves: float
-    """The share that this saves against the mark."""
-    break_even: float
-    """The requests after which a condensation at the mark has paid back."""
+    head: int  # tools, framing and system messages
+    growth: float  # by how much each request grows
+    trigger: int  # at how many tokens it is cheapest to condense
+    target: int  # to how many
+    saves: float  # the share that this saves against the mark
+    break_even: float  # the requests after which a condensation at the mark has paid back
 
 
 class Share(NamedTuple):

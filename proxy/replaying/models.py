@@ -26,16 +26,14 @@ from strategies.core.summary import CARD_TOKENS
 from strategies.memory.ranking import distinct
 
 MAX_COST = "max-cost"
-_UNBILLED = ("unreachable", "rate-limited", "http-error")
-"""Failures of calls that no server has answered for money."""
+_UNBILLED = ("unreachable", "rate-limited", "http-error")  # failures of calls that no server has answered for money
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
 _EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)
 _SAID = "The user said: "
 _DID = "The assistant "
 _LINE = 240
 _CARDS = "<memory>"
-_REPEATED = 3
-"""So many times the same call, one after the other, is no progress."""
+_REPEATED = 3  # so many times the same call, one after the other, is no progress
 
 
 class ScriptedSummarizer:
@@ -44,8 +42,7 @@ class ScriptedSummarizer:
     `tally` says what the proxy's own calls cost, by the names that `ReplayedRequest` has for it.
     """
 
-    services: Services
-    """Those of the proxy that asks it."""
+    services: Services  # those of the proxy that asks it
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers

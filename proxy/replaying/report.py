@@ -39,17 +39,13 @@ class ReplayResults(NamedTuple):
     model: str
     window: Window
     summaries: Sequence[Summary]
-    prices: str = "usual ratios"
-    """What the cost was counted at, in words."""
+    prices: str = "usual ratios"  # what the cost was counted at, in words
     economies: Sequence[Economy] = ()
     played: Mapping[str, Sequence[ReplayedConversation]] = {}
     """The conversations under each strategy, the client's own lists first."""
-    costs: Prices = RATIOS
-    """What the cost was counted at."""
-    asked: Mapping[str, str] = {}
-    """The roles that real models had, and their addresses."""
-    warnings: Sequence[str] = ()
-    """What went wrong with them."""
+    costs: Prices = RATIOS  # what the cost was counted at
+    asked: Mapping[str, str] = {}  # the roles that real models had, and their addresses
+    warnings: Sequence[str] = ()  # what went wrong with them
 
     def notes(self) -> str:
         """What the columns mean, and who summarized and voted."""
@@ -176,8 +172,7 @@ def row(summary: Summary) -> list[str]:
     return [cell(summary) for cell in _CELLS.values()]
 
 
-MAX_PLOTTED = 6
-"""The longest conversations have plots of their own."""
+MAX_PLOTTED = 6  # the longest conversations have plots of their own
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1d21; --pale: #6b7077; --grid: #d5d8dc; }
 @media (prefers-color-scheme: dark) { :root { --page: #16181d; --ink: #e8eaed; --pale: #a3a9b1; --grid: #3a3f47; } }
@@ -200,7 +195,7 @@ table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; font
 th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: right; }
 th:first-child { text-align: left; } summary { cursor: pointer; padding: .3rem 0; min-height: 24px; }
 """
-_SHARES = (
+_SHARES = (  # headings, what they mean, and the key in `Summary.intervals`
     ("Savings net of own calls", "Share of the client's tokens that was not sent, own calls paid for", "saved"),
     ("Cache hits", "Share of message tokens with which the request before began too", "cached"),
     ("Evidence kept", "Questions whose evidence is in the last view word for word", "evidence"),
@@ -208,14 +203,12 @@ _SHARES = (
     ("Names kept", "The user's names and numbers that are in the last view", "names"),
     ("YES votes", "Share of the valid votes that said YES", "yes"),
 )
-"""Headings, what they mean, and the key in `Summary.intervals`."""
-_FIGURES = (
+_FIGURES = (  # the same for figures, which are fields of `Summary`
     ("Condensations", "How many requests applied a new condensation", "condensations"),
     ("Votes", "Valid votes of judges", "votes"),
     ("Time a request", "Median of the milliseconds that a decision took", "median_ms"),
     ("Time at most", "Milliseconds of the longest decision", "max_ms"),
 )
-"""The same for figures, which are fields of `Summary`."""
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

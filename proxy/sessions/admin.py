@@ -33,8 +33,7 @@ class ShownSession(NamedTuple):
     document: Document
     session: Session
     branches: Mapping[str, list[Message]]
-    counter: Counter
-    """Counts its messages with the default tokenizer, because sessions do not store their model."""
+    counter: Counter  # counts its messages with the default tokenizer, because sessions do not store their model
 
 
 class Admin:

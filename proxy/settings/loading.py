@@ -38,16 +38,14 @@ from strategies.core.protocol import Options, expand_mode, fill_options
 
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
-_MAX_SHOWN = 400
-"""Maximum characters of a line of the error."""
+_MAX_SHOWN = 400  # maximum characters of a line of the error
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies by their spelling in environment variables."""
-COMMAND_LINE: Mapping[tuple[str, ...], str] = {
+COMMAND_LINE: Mapping[tuple[str, ...], str] = {  # the options of the command line, by the path of the key that they set
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",
 }
-"""The options of the command line, by the path of the key that they set."""
 
 
 @dataclass(frozen=True, slots=True)

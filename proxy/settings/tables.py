@@ -116,8 +116,7 @@ _PREFIX = matching(r"(/([A-Za-z0-9._~-]+|\*))+", "a path such as /api/coding/v1,
 _PATH_RULE = matching(r"(\*|[A-Za-z]+) /?[A-Za-z0-9._~/*-]+", "a method and a path, such as GET models/*")
 PathPrefixes = Annotated[tuple[Annotated[str, _PREFIX], ...], _LIST]
 PathRules = Annotated[tuple[Annotated[str, _PATH_RULE], ...], _LIST]
-_MAPPED_PREFIX = 96
-"""Bits before the IPv4 address in an IPv4-mapped IPv6 address."""
+_MAPPED_PREFIX = 96  # bits before the IPv4 address in an IPv4-mapped IPv6 address
 Network = IPv4Network | IPv6Network
 
 

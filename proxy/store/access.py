@@ -158,8 +158,7 @@ class Facts:
     """
 
     _store: Store
-    _timeout: float
-    """Seconds that each access may take."""
+    _timeout: float  # seconds that each access may take
     _outage: Outage
 
     async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:

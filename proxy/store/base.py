@@ -73,16 +73,12 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    meta: bytes
-    """The new document."""
-    revision: int
-    """The revision of the snapshot that the change was made from; 0 for a new entry."""
-    ttl: int
-    """Seconds that the entry lives from now on."""
+    meta: bytes  # the new document
+    revision: int  # the revision of the snapshot that the change was made from; 0 for a new entry
+    ttl: int  # seconds that the entry lives from now on
     blocks: Mapping[str, bytes] = field(default_factory=dict)
     """New blocks by name; one that exists already stays as it is."""
-    index: Sequence[str] = ()
-    """Digests under which the entry is to be found."""
+    index: Sequence[str] = ()  # digests under which the entry is to be found
 
 
 class FindResult(NamedTuple):

@@ -79,14 +79,10 @@ class Breaker:
     longest_cool_down: float = 10.0
     state: State = State.CLOSED
     """The state after the last call; an open breaker whose cool-down is over becomes half-open at the next call."""
-    transitions: Counter[State] = field(default_factory=Counter)
-    """How often each state was entered."""
-    failures: list[float] = field(default_factory=list)
-    """The times of the failures that count while it is closed."""
-    cool_down: float = 0.0
-    """Seconds of the last cool-down; 0 after a success."""
-    until: float = 0.0
-    """When the cool-down is over, while it is open."""
+    transitions: Counter[State] = field(default_factory=Counter)  # how often each state was entered
+    failures: list[float] = field(default_factory=list)  # the times of the failures that count while it is closed
+    cool_down: float = 0.0  # seconds of the last cool-down; 0 after a success
+    until: float = 0.0  # when the cool-down is over, while it is open
     _last_error: str = ""
 
     @contextmanager
@@ -198,8 +194,7 @@ class Server:
     `options` come from `server_options`, `shown` is its name in errors.
     """
 
-    is_one_server = True
-    """One command may have keys of any slots."""
+    is_one_server = True  # one command may have keys of any slots
 
     def __init__(
         self, options: dict[str, Any], *, shown: str, limits: Limits, sentinel: Sentinel | None = None, name: str = ""

@@ -91,8 +91,7 @@ class SqliteStore:
 
     _clock: Callable[[], float]
     _quotas: Quotas
-    _executor: ThreadPoolExecutor | None
-    """None if jobs run at once, on the event loop."""
+    _executor: ThreadPoolExecutor | None  # None if jobs run at once, on the event loop
     _connection: sqlite3.Connection = field(init=False)
     _is_closed: bool = field(default=False, init=False)
     _closing: Future[None] = field(default_factory=Future, init=False)

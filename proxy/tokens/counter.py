@@ -38,11 +38,9 @@ from strategies.core.messages import Dialect
 ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
 INLINE_CHARS = 16_384
-LONG_CHARS = 524_288
-"""Counting more takes a tenth of a second, and hostile text takes longer."""
+LONG_CHARS = 524_288  # counting more takes a tenth of a second, and hostile text takes longer
 WORKERS = 2
-SEALED = ("encrypted_content", "encrypted_stdout", "signature")
-"""Members whose text only the vendor can read."""
+SEALED = ("encrypted_content", "encrypted_stdout", "signature")  # members whose text only the vendor can read
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
@@ -50,8 +48,7 @@ MAX_COUNTERS = 256
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
 
-CountFor = Callable[[str], Callable[[str], int]]
-"""Given a tenant, counts the tokens of a text."""
+CountFor = Callable[[str], Callable[[str], int]]  # given a tenant, counts the tokens of a text
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +59,7 @@ class Opaque:
 
     tokens: int = 0
     """The tokens of pictures, sounds and files by their published prices, and of reasoning, which servers may drop."""
-    unpriced: bool = False
-    """Whether there was a part without a published price; it counts 0."""
+    unpriced: bool = False  # whether there was a part without a published price; it counts 0
 
     def priced(self, tokens: int | None) -> int:
         """The tokens to count for a part, by its price; None if it has none."""
@@ -74,22 +70,17 @@ class Opaque:
 
 class Counted(NamedTuple):
     tokens: int
-    unpriced: bool = False
-    """Whether something was left out that has no published price."""
+    unpriced: bool = False  # whether something was left out that has no published price
 
 
 class Counter(ABC):
     """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
-    protocol: ClassVar[str] = ""
-    """The prefix that sets the cache keys of a protocol apart from those of others."""
+    protocol: ClassVar[str] = ""  # the prefix that sets the cache keys of a protocol apart from those of others
     dialect: ClassVar[Dialect]
-    name: str
-    """`o200k_base`, `cl100k_base` or `estimate`."""
-    exact: bool
-    """Whether texts are tokenized rather than estimated."""
-    cache_key: str
-    """Counters with the same key count every message alike: protocol, encoding and price list of media."""
+    name: str  # `o200k_base`, `cl100k_base` or `estimate`
+    exact: bool  # whether texts are tokenized rather than estimated
+    cache_key: str  # counters with the same key count every message alike: protocol, encoding and price list of media
     owner: str
 
     def __init__(
@@ -179,8 +170,7 @@ class Counter(ABC):
 class Tokenizers:
     """The counters of one app. Thread-safe; loading blocks for up to half a second, once per encoding."""
 
-    _directory: Path | None = None
-    """Where the rank files are; None for the bundled ones."""
+    _directory: Path | None = None  # where the rank files are; None for the bundled ones
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
     problems: dict[str, str] = field(default_factory=dict, init=False)

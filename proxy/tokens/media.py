@@ -24,19 +24,15 @@ from typing import NamedTuple
 
 from proxy.tokens.models import claude_version, is_openais
 
-MAX_STREAMS, MAX_STREAM_BYTES = 64, 1_000_000
-"""How many object streams of a PDF are unpacked, and how far each."""
-MAX_NODES = 10_000
-"""How many nodes of a page tree are read."""
+MAX_STREAMS, MAX_STREAM_BYTES = 64, 1_000_000  # how many object streams of a PDF are unpacked, and how far each
+MAX_NODES = 10_000  # how many nodes of a page tree are read
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _COUNT = re.compile(rb"/Count\s{1,9}(\d{1,6})")
 _PAGES = re.compile(rb"/Type\s*/Pages\b")
 _STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
-BASE64_CHARS = 1_024
-"""A word of this many characters of base64 is data."""
-_PCM16_BYTES = 48_000
-"""Bytes of a second of raw sound, in the form in which OpenAI takes it: 24 kHz, 16 bit, mono."""
+BASE64_CHARS = 1_024  # a word of this many characters of base64 is data
+_PCM16_BYTES = 48_000  # bytes of a second of raw sound, in the form in which OpenAI takes it: 24 kHz, 16 bit, mono
 _MP3_KBITS = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0)
 _MP3_KBITS_LOW = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0)
 
@@ -113,8 +109,7 @@ def _seconds_of_mp3(sound: bytes) -> float | None:
     return (len(sound) - at) / (kbits * 125) if kbits else None
 
 
-HEADER_CHARS = 65_536
-"""Base64 characters of a picture that are read; a JPEG may have a long preview before its size."""
+HEADER_CHARS = 65_536  # base64 characters of a picture that are read; a JPEG may have a long preview before its size
 
 Size = tuple[int, int]
 
@@ -159,18 +154,15 @@ Family = Tiles | Grid
 `tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto. None means that there is no price.
 """
 DEFAULT = Tiles(85, 170)
-MOST_FOR_PAGE = 765
-"""A page as DEFAULT prices it."""
+MOST_FOR_PAGE = 765  # a page as DEFAULT prices it
 
 
 class MediaPrices(NamedTuple):
     """What the models of one vendor charge for what is no text, in tokens."""
 
     picture: Family
-    page: int
-    """For a page of a PDF; where the vendor states a range, its lower end."""
-    second: float
-    """For a second of sound."""
+    page: int  # for a page of a PDF; where the vendor states a range, its lower end
+    second: float  # for a second of sound
 
 
 def _flat(price: int) -> Grid:
@@ -182,8 +174,7 @@ LEAST = MediaPrices(_flat(85), 258, 6.25)
 """The lowest prices: of OpenAI for any picture at low detail, of Gemini for a page, of Gemma 3n for a second."""
 _SQUARE = Grid(28, 1_568, longest=1_568)
 _FINE_SQUARE = Grid(28, 4_784, longest=2_576)
-_FINE = (4, 7)
-"""The first version of Claude that sees large pictures in full."""
+_FINE = (4, 7)  # the first version of Claude that sees large pictures in full
 _OTHERS = (
     (re.compile(r"gemini-[12]"), MediaPrices(Grid(768, 16, 258), 258, 32)),
     (re.compile("gemini"), MediaPrices(_flat(1_120), 560, 32)),

@@ -20,10 +20,8 @@ from strategies.core.economics import Prices
 
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _NEWEST = (99, 0)
-_LONG = "[1m]"
-"""The suffix by which Claude Code asks for a window of a million tokens."""
-_ROUTED = re.compile(r":(free|beta|nitro|floor|extended|thinking|online|exacto)$")
-"""OpenRouter's suffixes."""
+_LONG = "[1m]"  # the suffix by which Claude Code asks for a window of a million tokens
+_ROUTED = re.compile(r":(free|beta|nitro|floor|extended|thinking|online|exacto)$")  # OpenRouter's suffixes
 _PREFIX = re.compile(r"^(databricks-|meta-(?=llama)|(?:[a-z-]+\.)+(?=[a-z]))")
 """Bedrock's: a region and a vendor; a version is no prefix, because it has digits (`gpt-4.1`)."""
 _SUFFIX = re.compile(r"(-v1|-v\d+(:\d+)+k?|(?<=\d)-v\d|-\d+:\d+|-maas|-(fp8|fp4|nvfp4|bf16|awq|gptq|int4|int8))$")
@@ -82,11 +80,9 @@ def canonical_name(model: str) -> str:
 class ModelWindow:
     """Limits of one model, in tokens; None if there is no limit besides the window."""
 
-    window: int
-    """Input and output together."""
+    window: int  # input and output together
     max_input: int | None = None
-    long: int | None = None
-    """The window of a request that asks for a million tokens."""
+    long: int | None = None  # the window of a request that asks for a million tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,14 +133,10 @@ def _forms(model: str) -> tuple[str, ...]:
 
 
 class StatedWindow(NamedTuple):
-    window: int
-    """In tokens, input and output together."""
-    max_input: int | None
-    """The limit in tokens for the input alone, if the server has one below the window."""
-    source: str
-    """Who states it, in words."""
-    is_ceiling: bool = False
-    """Whether it may be larger than what the server has loaded."""
+    window: int  # in tokens, input and output together
+    max_input: int | None  # the limit in tokens for the input alone, if the server has one below the window
+    source: str  # who states it, in words
+    is_ceiling: bool = False  # whether it may be larger than what the server has loaded
 
 
 WindowLookup = Callable[[str], StatedWindow | None]

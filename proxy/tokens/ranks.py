@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import tiktoken
 
-_CLASSES: dict[str, tuple[bytes | range, float]] = {
+_CLASSES: dict[str, tuple[bytes | range, float]] = {  # each symbol with its bytes and its weight
     "a": (b"abcdefghijklmnopqrstuvwxyz", 0.088),
     "A": (b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", 0.161),
     "0": (b"0123456789", 0.333),
@@ -52,7 +52,6 @@ _CLASSES: dict[str, tuple[bytes | range, float]] = {
     "K": (range(0xEA, 0xEE), 0.433),  # Hangul
     "F": (range(0xEE, 0x100), 2.114),  # emoji and rare planes
 }
-"""Each symbol with its bytes and its weight."""
 _REST = "?"
 _PAIRS = {
     "  ": -1.046,
@@ -89,14 +88,11 @@ def estimate(text: str) -> int:
     return max(1, min(round(weighed), len(symbols)))
 
 
-RANKS_DIR = Path(__file__).parent / "ranks"
-"""Where the build puts the rank files (deploy/fetch_ranks.py)."""
+RANKS_DIR = Path(__file__).parent / "ranks"  # where the build puts the rank files (deploy/fetch_ranks.py)
 
 CHUNK_CHARS = 65_536
-SEARCH_CHARS = 2_048
-"""How far back from the end of a chunk a harmless cut is looked for."""
-SAMPLE_CHARS = 2_097_152
-"""Above this many characters a text is sampled."""
+SEARCH_CHARS = 2_048  # how far back from the end of a chunk a harmless cut is looked for
+SAMPLE_CHARS = 2_097_152  # above this many characters a text is sampled
 
 _REMEDY = (
     "install condenser-proxy again (in a checkout: `make ranks`), or point tokenizer.ranks_dir at a folder that has it"

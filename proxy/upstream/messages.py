@@ -54,8 +54,7 @@ class UpstreamReply(Protocol):
         """Ends the call; if the reply was not read to its end, its connection is closed at once."""
 
 
-MAX_READ = 16 * 1024 * 1024
-"""Bytes of a reply in one piece that are read; a longer one is passed on as it comes."""
+MAX_READ = 16 * 1024 * 1024  # bytes of a reply in one piece that are read; a longer one is passed on as it comes
 
 
 class ReadReply:
