@@ -1,21 +1,17 @@
 """Check settings, store, tokenizers and upstream, and print the effective numbers for a model.
 
-The store is opened as `serve` opens it: a missing file is made. With --offline no file is made, and none is brought up
-to date.
+The store is opened as `serve` opens it, so a missing file is made; with --offline none is.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import reduce
 from http import HTTPStatus
-from math import ceil, inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import SecretStr
@@ -38,13 +34,12 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.loading import sets
 from proxy.settings.token import token_file
-from proxy.store import file_of, open_store
+from proxy.store import file_of
 from proxy.store.base import StoreError
 from proxy.tokens.models import WindowLookup, bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
-from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.protocol import Marking
 
 _STAND_IN = SecretStr("nobody is told")
@@ -74,23 +69,19 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
-            missing = [] if offline else _missing_files(settings)
-            folders = dict.fromkeys(file.parent for file in missing if not file.parent.exists())
-            opened = _open_services_without_files(settings) if offline else open_services(settings)
-            built = await stack.enter_async_context(opened)
+            used = _without_files(settings) if offline else settings
+            built = await stack.enter_async_context(open_services(used))
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
             # A list, so that all are checked even if one is wrong.
             good = all(
                 [
-                    await _check_store(settings, built, offline=offline),
+                    await _check_store(settings, built),
                     _check_tokenizers(built),
                     offline or await _check_upstream(built),
                 ]
             )
-            for path in filter(Path.exists, (*folders, *missing)):
-                print(f"created     {path}")
             if checked and good:
                 discovered = await _print_calibration(built, checked.model, offline=offline)
     running = None if offline else find_proxy()
@@ -138,23 +129,20 @@ def _check_tokenizers(built: Services) -> bool:
     return good
 
 
-async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
-    url, unopened = redacted(settings.store.url), _why_unopened(settings) if offline else None
-    if unopened:
-        problem, good = unopened
-    else:
-        problem, good = "", True
-        try:
-            async with asyncio.timeout(settings.store.timeout):
-                await built.store.ping()
-        except StoreError as error:
-            problem, good = str(error).replace(f"{url} ", ""), False  # the line already has the address
-        except TimeoutError:
-            problem, good = f"store-timeout: no answer within {settings.store.timeout:g} s", False
+async def _check_store(settings: Settings, built: Services) -> bool:
+    url, problem = redacted(settings.store.url), ""
+    if built.settings.store.url != settings.store.url:
+        print(f"store       {url}: not there yet, serve makes it")
+        return True
+    try:
+        async with asyncio.timeout(settings.store.timeout):
+            await built.store.ping()
+    except StoreError as error:
+        problem = str(error).replace(f"{url} ", "")  # the line already has the address
+    except TimeoutError:
+        problem = f"store-timeout: no answer within {settings.store.timeout:g} s"
     print(f"store       {url}: {problem or 'ok'}")
-    for file in _missing_files(settings) if offline and good else ():
-        print(f"not yet     {file}: serve makes it")
-    return good
+    return not problem
 
 
 async def _check_upstream(built: Services) -> bool:
@@ -171,58 +159,23 @@ async def _check_upstream(built: Services) -> bool:
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
 
 
-# Offline
-#
-# Files that a proxy would make are only listed. A store that cannot be opened without a change to its file is replaced
-# by one in memory, and secrets that would be made are replaced by a constant.
-
-
-def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
-    """Why the store cannot be opened without changing the disk, and whether `serve` could open it; None if it can be.
-
-    Raises `OSError`.
-    """
-    file = file_of(settings.store.url)
-    if file is None:
-        return None
-    if not file.exists():
-        nearest = next(folder for folder in Path(os.path.abspath(file)).parents if folder.exists())
-        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-            return "not there yet", True
-        return f"not there, and nothing can be made in {nearest}", False
-    return None if file.stat().st_size else ("an empty file, which serve fills", True)
-
-
-def _missing_files(settings: Settings) -> list[Path]:
-    """The absolute paths of the files that a proxy with these settings makes when it starts."""
-    files = file_of(settings.store.url), key_file(settings), token_file(settings)
-    return [Path(os.path.abspath(file)) for file in files if file is not None and not file.exists()]
-
-
-@asynccontextmanager
-async def _open_services_without_files(settings: Settings) -> AsyncIterator[Services]:
-    """The services of a proxy, without making a file."""
-    files = key_file(settings), token_file(settings)
-    needs_key, needs_token = (file is not None and not file.exists() for file in files)
+def _without_files(settings: Settings) -> Settings:
+    """Settings under which no file is made: secrets that would be made are a constant, a missing store is in memory."""
     changes: dict[str, Any] = {}
-    if needs_key:
+    if key_file(settings):
         changes["tenant"] = settings.tenant.model_copy(update={"pepper": _STAND_IN})
-    if needs_token:
+    if token_file(settings):
         changes["admin"] = settings.admin.model_copy(update={"token": _STAND_IN})
-    async with AsyncExitStack() as stack:
-        store = None
-        if _why_unopened(settings):
-            store = await open_store("memory://")
-            stack.push_async_callback(store.close)
-        yield await stack.enter_async_context(open_services(settings.model_copy(update=changes), store=store))
+    file = file_of(settings.store.url)
+    if file is not None and not (file.exists() and file.stat().st_size):
+        changes["store"] = settings.store.model_copy(update={"url": "memory://"})
+    return settings.model_copy(update=changes)
 
 
 # The numbers for a model
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
-TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
-"""Tokens of tools and system message, and tokens by which each request grows: rounded medians of recorded talks."""
 
 
 class CheckedModel(NamedTuple):
@@ -267,30 +220,13 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
         for option in fields(options) if options is not None else ():
             text = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
             yield f"    {stage.name}.{option.name} = {text}"
-    if budget is not None and not policy.pipeline.is_off:
-        entry = checked.settings.for_model(checked.model)
+    if not policy.pipeline.is_off:
+        yield f"  economy   {policy.economy} ({checked.origin('economy')})"
+        costs, entry = policy.costs, checked.settings.for_model(checked.model)
         published = "bundled table, US dollars a million" if table.prices(checked.model) else ""
-        own = f"settings for '{entry.match}'" if entry and entry.prices else ""
-        prices_by = own or published or "ratios that most vendors share"
-        yield from _economy_lines(policy, budget, checked.origin("economy"), prices_by)
-
-
-def _economy_lines(policy: Policy, budget: Budget, origin: str, prices_by: str) -> Iterator[str]:
-    """The size at which condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
-    prices = policy.costs
-    yield f"  economy   {policy.economy} ({origin})"
-    yield (
-        f"    prices = {prices.input:g} anew, {prices.cached_input:g} cached, {prices.cache_write:g} written to it,"
-        f" {prices.output:g} a reply ({prices_by})"
-    )
-    for who, (head, growth) in TYPICAL.items():
-        condensing = condensing_of(budget, prices, head, growth, asks=policy.asks_first)
-        advice = advise(budget, prices, condensing, growth)
-        requests = break_even(condensing, budget.trigger, prices)
-        paid = "never pays back" if requests == inf else f"pays back after {ceil(requests):,} requests"
-        marks = f"{advice.trigger:,}, cut to {advice.target:,}"
-        cheapest = f"{marks}, {advice.saves:.1%} cheaper than " if advice.saves else ""
-        yield f"    {who} ({head:,} constant, {growth:,} a request): cheapest at {cheapest}the trigger, which {paid}"
+        origin = f"settings for '{entry.match}'" if entry and entry.prices else published
+        shown = f"{costs.input:g} anew, {costs.cached_input:g} cached, {costs.cache_write:g} written to it"
+        yield f"  prices    {shown}, {costs.output:g} a reply ({origin or 'ratios that most vendors share'})"
 
 
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:

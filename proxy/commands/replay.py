@@ -46,7 +46,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
     command.add_argument("--limit", metavar="N", type=positive, help="the first N conversations only")
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
-    command.add_argument("--each", action="store_true", help="a line for each conversation: where it is cheapest")
     for role in _ROLES:
         command.add_argument(
             f"--{role}-url",
@@ -63,7 +62,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each strategy; returns 2 if the file cannot be read."""
     from proxy.replaying.recorded import Unreadable, load
-    from proxy.replaying.report import document, each_conversation, page, table
+    from proxy.replaying.report import document, page, table
 
     try:
         conversations = load(arguments.file, arguments.limit)
@@ -77,8 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(document(replayed), indent=1))
         return OK
     print(table(replayed))
-    if arguments.each:
-        print("\n" + each_conversation(replayed))
     return OK
 
 
@@ -122,7 +119,6 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
             for results, one in zip(rows.values(), played, strict=True):
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
-        economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
     window = own if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     failures = models.failures.items() if models else ()
@@ -136,7 +132,6 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         window,
         [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()],
         "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens",
-        economies,
         played=rows,
         costs=costs,
         asked=roles,

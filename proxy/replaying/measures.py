@@ -123,19 +123,6 @@ class Summary:
     max_ms: float
 
 
-class Economy(NamedTuple):
-    """Where one conversation is cheapest, by the rule of `strategies.core.economics`; sizes in tokens."""
-
-    id: str
-    requests: int
-    head: int  # tools, framing and system messages
-    growth: float  # by how much each request grows
-    trigger: int  # at how many tokens it is cheapest to condense
-    target: int  # to how many
-    saves: float  # the share that this saves against the mark
-    break_even: float  # the requests after which a condensation at the mark has paid back
-
-
 class Share(NamedTuple):
     """A share of sums over conversations, and its interval of 95 % over conversations."""
 

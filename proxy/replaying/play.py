@@ -18,7 +18,6 @@ from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.knowledge.profiles import LessonScope
 from proxy.replaying.measures import (
-    Economy,
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
@@ -34,7 +33,6 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
-from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
 from strategies.core.rules import find_rules, merge_rules
@@ -118,18 +116,6 @@ class Player:
         budget = self.policy(reply_limit).budget
         assert budget is not None, "a player has a window, or knows the model's"
         return budget
-
-    def economy(self, conversation: Conversation) -> Economy:
-        """Where a conversation is cheapest under the default pipeline, which asks no model first."""
-        budget, policy, read = self.budget(), self.policy(), conversation.endpoint.dialect.read
-        requests = sum(1 for _ in request_ends(conversation))
-        systems = [message for message in conversation.messages if read(message).role is Role.SYSTEM]
-        head = self.overhead(conversation) + size(self.forwarded(conversation, systems))
-        growth = (self.size(conversation) - head) / max(requests, 1)
-        condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
-        advice = advise(budget, policy.costs, condensing, growth)
-        paid = break_even(condensing, budget.trigger, policy.costs)
-        return Economy(conversation.id, requests, head, growth, *advice, paid)
 
     def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
         """Messages as they would be forwarded as they are."""

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from itertools import accumulate
-from math import inf
-from statistics import median
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS, Window
 from proxy.plots import Bar, Line, bar_plot, html_table, line_plot
-from proxy.replaying.measures import Economy, ReplayedConversation, Share, Summary, cheaper_from, summarize
+from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from strategies.core.economics import Prices
 
 NOTE = (
@@ -40,7 +38,6 @@ class ReplayResults(NamedTuple):
     window: Window
     summaries: Sequence[Summary]
     prices: str = "usual ratios"  # what the cost was counted at, in words
-    economies: Sequence[Economy] = ()
     played: Mapping[str, Sequence[ReplayedConversation]] = {}
     """The conversations under each strategy, the client's own lists first."""
     costs: Prices = RATIOS  # what the cost was counted at
@@ -115,18 +112,7 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
             {"conversation": one.id, "cheaper_from": since, **asdict(summary)}
             for one, summary, since in replayed.each()
         ],
-        "conversations_economy": [economy._asdict() for economy in replayed.economies],
     }
-
-
-def each_conversation(replayed: ReplayResults) -> str:
-    """A line for each conversation: its growth, its cheapest trigger, and when a condensation at the mark pays back."""
-    head = ("conversation", "requests", "constant", "a request", "cheapest at", "cut to", "saves", "pays back after")
-    rows = []
-    for id, *sizes, saves, break_even in replayed.economies:
-        paid = "never" if break_even == inf else f"{break_even:.0f} requests"
-        rows.append((id, *(f"{size:,.0f}" for size in sizes), f"{saves:.1%}", paid))
-    return "\n".join(grid(head, rows))
 
 
 def title(replayed: ReplayResults) -> str:
@@ -292,7 +278,3 @@ def _each(replayed: ReplayResults) -> Iterator[str]:
         (one.id, *row(summary), f"request {since:,}" if since else "never") for one, summary, since in replayed.each()
     ]
     yield html_table("Figures of each conversation", ["conversation", *HEAD, "cheaper than direct from"], rows)
-    paid = [economy.break_even for economy in replayed.economies if economy.break_even < inf]
-    never = len(replayed.economies) - len(paid)
-    payback = f"pays back after {median(paid):.0f} requests in the median" if paid else "never pays back"
-    yield f'<p class="note">By its growth, a condensation at the mark {payback}; never in {never:,} conversations.</p>'

@@ -72,12 +72,6 @@ class Condensing(NamedTuple):
         return anew + self.calls
 
 
-def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
-    """How many requests it takes until condensing a view of `before` tokens has paid back; infinity for never."""
-    saved = max(before - condensing.landing, 0) * prices.cached_input / _MILLION
-    return condensing.cost(prices) / saved if saved > 0 else inf
-
-
 def best_trigger(condensing: Condensing, growth: float, prices: Prices) -> float:
     """The size in tokens at which to condense a view that grows by `growth` per request; infinity for never."""
     price = prices.cached_input / _MILLION

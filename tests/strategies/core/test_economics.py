@@ -16,7 +16,6 @@ from strategies.core.economics import (
     Prices,
     advise,
     best_trigger,
-    break_even,
     condensing_of,
     cost_of_request,
     follow,
@@ -49,14 +48,11 @@ def test_a_negative_price_is_refused() -> None:
 def test_the_best_trigger_of_the_example() -> None:
     prices = Prices(1.0, 0.1, 1.0)
     assert round(best_trigger(Condensing(40_000, 20_000), 1_000, prices)) == 58_974
-    assert break_even(Condensing(40_000, 20_000), 58_974, prices) == pytest.approx(18_000 / 1_897.4)
 
 
 def test_what_costs_nothing_to_carry_is_never_condensed() -> None:
     free = Prices(1.0, 0.0, 1.0)
     assert best_trigger(Condensing(10_000, 0), 1_000, free) == inf
-    assert break_even(Condensing(10_000, 0), 20_000, free) == inf
-    assert break_even(Condensing(10_000, 0), 9_000, RATIOS) == inf
     assert best_trigger(Condensing(10_000, 0), 0, RATIOS) == inf
 
 
@@ -85,14 +81,6 @@ def test_the_best_trigger_grows_with_growth_and_cost(condensing: Condensing, gro
     assert best >= condensing.landing
     assert best_trigger(condensing, growth * 2, prices) >= best
     assert best_trigger(condensing._replace(calls=condensing.calls + 1), growth, prices) >= best
-
-
-@given(condensings, st.integers(1, 400_000), priced)
-def test_a_condensation_pays_at_its_break_even(condensing: Condensing, before: int, prices: Prices) -> None:
-    requests = break_even(condensing, before, prices)
-    assume(requests != inf)
-    saved = requests * (before - condensing.landing) * prices.cached_input / 1e6
-    assert isclose(saved, condensing.cost(prices), rel_tol=1e-6, abs_tol=1e-12)
 
 
 COSTLY = Prices(input=3.0, cached_input=0.3, cache_write=3.0, output=15.0)
