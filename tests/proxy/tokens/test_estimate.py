@@ -29,7 +29,7 @@ SAMPLES = {
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_estimates_are_near_the_count(kind: str, encodings: Callable[[str], tiktoken.Encoding]) -> None:
     truth = len(encodings("o200k_base").encode_ordinary(SAMPLES[kind]))
-    assert estimate(SAMPLES[kind]) == pytest.approx(truth, rel=0.25)
+    assert estimate(SAMPLES[kind]) == pytest.approx(truth, rel=0.3)
 
 
 @given(st.text(max_size=300))
