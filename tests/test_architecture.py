@@ -50,7 +50,7 @@ FLOORS = (
     "strategies/", "proxy/__init__.py", "proxy/package.py",
     "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
-    "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
+    "proxy/overflow.py", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/memory.py", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes.py",
@@ -224,7 +224,7 @@ OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/memory.py": {"messages"},  # of an answer about memory
-    "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
+    "proxy/overflow.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute
     "proxy/serving/condensed.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session

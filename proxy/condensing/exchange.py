@@ -29,8 +29,7 @@ from proxy.condensing.refusals import Refusals, is_perhaps_refused, may_be_refus
 from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
-from proxy.overflow import RefusedPart
-from proxy.overflow.wording import MIN_WINDOW
+from proxy.overflow import MIN_WINDOW, RefusedPart
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, open_reply

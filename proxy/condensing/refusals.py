@@ -31,8 +31,7 @@ from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import REFUSING, Restriction, restriction_in
-from proxy.overflow import Refusal, RefusedPart, read_body
-from proxy.overflow.wording import MIN_WINDOW
+from proxy.overflow import MIN_WINDOW, Refusal, RefusedPart, read_body
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
