@@ -10,11 +10,11 @@ A key of the settings is used only on behalf of callers whose own credential the
 background it is used for no longer than `CREDENTIAL_LIFE` seconds after that request.
 
 A lane, one for each server, decides when a call that no client waits for may be made. Clients come first. A lane lets a
-few calls through at the same time, and none while a crowd of clients arrives. If the server answers 429 or 503, to a
-client's request or to one of the proxy's own, the lane closes for as long as the server asks, and a moment longer so
-that the clients that got the same answer come back first. Then it reopens the way TCP recovers from packet loss: first
-one call, when no client's request is under way, then one more for each call that succeeds, so their number doubles from
-round to round. So a server that limits its rate refuses clients about as often as it would without the proxy.
+few calls through at the same time. If the server answers 429 or 503, to a client's request or to one of the proxy's
+own, the lane closes for as long as the server asks, and a moment longer so that the clients that got the same answer
+come back first. Then it reopens the way TCP recovers from packet loss: first one call, when no client's request is
+under way, then one more for each call that succeeds, so their number doubles from round to round. So a server that
+limits its rate refuses clients about as often as it would without the proxy.
 
 In the mode `idle`, and for a local server, calls are made only while no client's request is under way there, and a
 running call is broken off when a client's request arrives. The mode comes from the settings, or from those of the
@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -56,11 +55,6 @@ PAUSE = 30.0  # seconds, if a server that refuses does not say how long
 MAX_PAUSE = 3_600.0  # seconds; a server that asks for more is tried again after that
 MOMENT = 1.0  # seconds that a client's request waits for the end of calls that were broken off for it
 GRACE = 1.0  # seconds added, so that clients that got the same refusal come back first
-
-CROWD = 16  # clients' requests within SPAN that make a crowd
-SPAN = 1.0  # seconds; a crowd also lasts that long after its last request
-PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is assumed to cope
-TRUST = 60.0  # seconds after a crowd in which the server is assumed to cope with the next one
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
@@ -97,23 +91,12 @@ class Lane:
         self._is_recovering = False
         self._closed_until = 0.0
         self._clients_under_way = 0
-        self._arrivals: deque[float] = deque(maxlen=CROWD)  # when the latest requests of clients came
-        self._crowd_began = self._crowd_seen = -inf
         self._places_taken = 0
         self._running: dict[asyncio.Timeout, tuple[Mode, Waiters]] = {}
         self._broken_off: set[asyncio.Timeout] = set()
         self._all_ended = asyncio.Event()  # of those broken off
         self._waiting: dict[asyncio.Future[None], tuple[Mode, Waiters]] = {}
         self._timer: asyncio.TimerHandle | None = None
-
-    def note_arrival(self) -> None:
-        """Notes that a client's request for the server has come; it may take a while until it is sent there."""
-        now, arrivals = self._clock(), self._arrivals
-        arrivals.append(now)
-        if len(arrivals) == CROWD and now - arrivals[0] < SPAN:
-            if now >= self._crowd_seen + TRUST:
-                self._crowd_began = now
-            self._crowd_seen = now
 
     def enter_foreground(self) -> None:
         """Notes that a request is under way for which a client waits; `leave_foreground` must follow."""
@@ -187,20 +170,12 @@ class Lane:
         now = self._clock()
         self._closed_until = max(self._closed_until, now + pause_seconds(retry_after, now) + GRACE)
         self._is_recovering, self._limit = True, 1
-        # The server did not cope with the crowd, so calls wait for the next crowd again.
-        self._crowd_began = self._crowd_seen = -inf
 
     def note_success(self) -> None:
         """Notes that the server has answered a background call; a lane that reopens lets one more through."""
         if self._is_recovering and self._clock() >= self._closed_until:
             self._limit = min(self._limit + 1, self._concurrency)
             self._is_recovering = self._limit < self._concurrency
-
-    @property
-    def _opens_at(self) -> float:
-        """The time before which no background call begins, even if nothing is under way."""
-        crowd_over = min(self._crowd_seen + SPAN, self._crowd_began + PATIENCE)
-        return max(self._closed_until, crowd_over)
 
     async def _take_place(self, deadline: float, mode: Mode, waiters: Waiters) -> None:
         """Waits for a place in the lane and takes it."""
@@ -227,7 +202,7 @@ class Lane:
             return False
         if waiters.any:
             return True
-        is_closed = now < self._opens_at or (self._clients_under_way and self._is_recovering)
+        is_closed = now < self._closed_until or (self._clients_under_way and self._is_recovering)
         if is_closed or self._places_taken >= self._limit:
             return False
         return not (self._clients_under_way and self._gives_way(mode))
@@ -245,10 +220,10 @@ class Lane:
                 self._places_taken += 1
                 turn.set_result(None)
         # `now` is read only once: if the lane opened between two readings, no timer would be set.
-        if self._waiting and now < self._opens_at:
+        if self._waiting and now < self._closed_until:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(self._opens_at - now, self._admit)
+            self._timer = asyncio.get_running_loop().call_later(self._closed_until - now, self._admit)
 
 
 def pause_seconds(retry_after: str | None, now: float) -> float:

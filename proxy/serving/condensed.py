@@ -158,7 +158,6 @@ class _OneRequest:
     async def _response(self) -> Relay | Response:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, lane = self.services, self.services.asking.lane
-        lane.note_arrival()
         try:
             exchange = self.line.exchange = await services.exchanges.open(self.request)
         except HeldByServer as held:

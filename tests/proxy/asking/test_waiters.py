@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.asking.dispatch import CREDENTIAL_LIFE, CROWD, Lane
+from proxy.asking.dispatch import CREDENTIAL_LIFE, Lane
 from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import ASK, LATER, asking
@@ -29,14 +29,6 @@ def paused() -> Iterator[Lane]:
 
 
 @contextmanager
-def crowded() -> Iterator[Lane]:
-    way = lane()
-    for _ in range(CROWD):
-        way.note_arrival()
-    yield way
-
-
-@contextmanager
 def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]:
     way = lane(is_serial=lambda: serial, mode=mode)
     with way.foreground():
@@ -45,8 +37,8 @@ def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]
 
 @pytest.mark.parametrize(
     "closed",
-    [paused, crowded, with_a_client, lambda: with_a_client("on", serial=True)],
-    ids=["pause", "crowd", "idle", "serial"],
+    [paused, with_a_client, lambda: with_a_client("on", serial=True)],
+    ids=["pause", "idle", "serial"],
 )
 async def test_a_waiting_call_is_made_once_waited_for(closed: Callable[[], AbstractContextManager[Lane]]) -> None:
     with closed() as way:
