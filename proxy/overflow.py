@@ -38,7 +38,8 @@ class RefusedPart(StrEnum):
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _SERVER_ERROR = re.compile("5[0-9]{2}")
-_ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
+_ERROR = re.compile(rb'(?<!\\)"errors?"(?!\s*:\s*null)|^event:\s*error', re.MULTILINE)
+"""A key, a value or an event. A text may say "error" too: its quotation marks are escaped. Null is no error."""
 
 
 class Refusal(NamedTuple):

@@ -159,9 +159,9 @@ class Live:
         """Records a request that the upstream has answered; without a `usage` its prompt counts as uncached."""
         key = tenant, decision.session
         row = self._rows.use(key) or self._rows.put(key, _Conversation(*key))
-        counted = usage or Usage(decision.expected_tokens)
-        row.model, row.strategy = model, decision.policy.pipeline.text
-        row.action, row.reason, row.window = decision.action, decision.reason, decision.policy.window.tokens
+        policy, counted = decision.policy, usage or Usage(decision.expected_tokens)
+        row.model, row.strategy = model, policy.pipeline.text
+        row.action, row.reason, row.window = decision.action, decision.reason, policy.window.tokens
         row.tokens, row.last_at = counted.prompt, self._clock()
         row.requests += 1
         row.client_tokens += decision.tokens_before
@@ -169,7 +169,7 @@ class Live:
         applied = decision.applied
         if applied is not None and decision.action is Action.CONDENSED and applied.id not in row.condensations:
             row.condensations.append(applied.id)
-        prices = decision.policy.costs
+        prices = policy.costs
         if prices is not RATIOS:
             spent = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion)
             row.cost = (row.cost or 0.0) + spent

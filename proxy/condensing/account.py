@@ -51,7 +51,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.context.recognised.identity.source),
-        ("X-Condenser-Strategy", decision.policy.pipeline.text),
+        ("X-Condenser-Strategy", policy.pipeline.text),
         ("X-Condenser-Action", decision.action),
         ("X-Condenser-Trigger", decision.trigger),
         ("X-Condenser-Branch", with_depth(decision.branch, decision.depth)),
@@ -75,7 +75,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
     if decision.applied is not None:
         pairs.append(("X-Condenser-Condensation", decision.applied.id))
     if (advice := decision.economy) is not None:
-        pairs.append(("X-Condenser-Economy", f"{decision.policy.economy}; {advice}"))
+        pairs.append(("X-Condenser-Economy", f"{policy.economy}; {advice}"))
     if (headroom := decision.headroom) is not None:
         pairs.append(("X-Condenser-Headroom", str(headroom)))
     return pairs

@@ -105,7 +105,7 @@ class Exchange:
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
-        decision = idle_decision(context) or await self._parts.decider.decide(context)
+        decision = idle_decision(context) if context.is_idle else await self._parts.decider.decide(context)
         attempt = self._parts.attempts.of(decision)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
@@ -290,7 +290,7 @@ class Exchange:
 
     def follow_up(self) -> None:
         """Starts the work that has become due; raises nothing."""
-        if not self.stores or self._attempt.context.has_nothing_due:
+        if not self.stores or self._attempt.context.is_idle:
             return
         try:
             self._parts.decider.preparer.follow_up(self.decision)

@@ -3,7 +3,7 @@
 The order matters. A history that the request names is supplied first, because its tokens count too. Then the transcript
 is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the client has
 left messages out; and the settings of the session have a say in the policy. The comments in `build_context` are steps 3
-to 9 of `docs/design.md`.
+to 10 of `docs/design.md`.
 """
 
 from __future__ import annotations
@@ -99,21 +99,29 @@ class Intake:
             recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
-        # 9. Complete the context.
         has_tools = request.body.endpoint.offers_tools(request.body.values, sent.transcript)
         if restored is not None and policy.rewrites:
             policy = policy.with_dropping()
         context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, supply)
         context = context._replace(size_refused=size, own_budget=policy.budget)
-        context = await self._count(context) if _needs_counts(context) else context
-        context = context.for_profile(policy.profile).with_session_facts()
-        context = _with_pictures_out(context)
+        # 9. Leave early.
+        if _is_idle(context):
+            context = self._calibrate(context.with_session_facts())._replace(is_idle=True)
+        else:
+            # 10. Complete the context.
+            context = self._complete(await self._count(context) if _needs_counts(context) else context)
+        timing.session = (perf_counter() - started) * 1000 + spent_on_history
+        return context
+
+    def _complete(self, context: RequestContext) -> RequestContext:
+        """The context with all that a strategy, memory and calibration may ask for."""
+        policy = context.policy
+        context = _with_pictures_out(context.for_profile(policy.profile).with_session_facts())
         if policy.memory.tool or (any(policy.memory) and context.keeps_blocks):
             context = self.add_offer(context)
         context = self._calibrate(context)
         if not context.is_estimated:
             context = with_economy(context)
-        timing.session = (perf_counter() - started) * 1000 + spent_on_history
         return self._spared(context)
 
     def _policy(self, request: ClientRequest, recognised: Recognised, basis: Basis) -> Policy:
@@ -128,11 +136,10 @@ class Intake:
         return context.spared() if is_spared and context.policy.rewrites and context.fits_whole else context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
-        """The context with its tokens counted, if they were only estimated by length; votes need counts."""
+        """The context with its tokens counted, if they were only estimated by length; votes and retries need counts."""
         if not context.is_estimated:
             return context
-        counted = await self._count(context)
-        return with_economy(self._calibrate(counted.for_profile(context.policy.profile).with_session_facts()))
+        return self._complete((await self._count(context))._replace(is_idle=False))
 
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
@@ -233,6 +240,18 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         tuple(hidden),
         context.request.lesson_scope,
     )
+
+
+def _is_idle(context: RequestContext) -> bool:
+    """Whether nothing is due: the length alone is below every mark, and nothing else may change the request."""
+    recognised, policy, session = context.recognised, context.policy, context.recognised.session
+    if not (context.is_estimated and policy.acts_by_size) or recognised.condensations or recognised.failure:
+        return False
+    if policy.memory.tool:
+        return False  # what a refusal leads to may offer it
+    if context.size_refused or context.has_restored or context.sent.transcript.is_signed or recognised.patches:
+        return False
+    return session is None or not (session.failed_try or session.pictures_out or session.rewriting.proofs)
 
 
 def _needs_counts(context: RequestContext) -> bool:

@@ -31,7 +31,7 @@ from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
 from strategies.core.ledger import LEDGER, LedgerCaps
-from strategies.core.protocol import Injecting, Injection, Judging, LedgerOptions, Strategy, fill_options
+from strategies.core.protocol import Injecting, Injection, Judging, LedgerOptions, Strategy, Triggering, fill_options
 from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256
@@ -112,6 +112,8 @@ class Policy(NamedTuple):
     profile: Profile = ANY
     """The form of requests that the upstream accepts."""
     ledger: LedgerCaps = LEDGER
+    acts_by_size: bool = False
+    """Whether a request is rewritten only because of its size: no judge, no trigger of a stage, no moving mark."""
 
     @property
     def rewrites(self) -> bool:
@@ -168,6 +170,8 @@ class _ModelFacts(NamedTuple):
     long: Window
     """The one for a request that asks for a million tokens; the same if the model has no such window."""
     max_input: int | None
+    is_long: bool
+    """Whether the model's name asks for a million tokens."""
 
     def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
         """The budget for a window, of which a `size` refused bounds the usable part; None if both are unknown."""
@@ -248,11 +252,14 @@ class Policies:
         if controls.memory_scope is not None and not memory.scopes:
             param = controls.param("memory-scope")
             raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
-        injection = _injection(strategies)
+        injection, economy = _injection(strategies), asked.economy or own.economy
+        judges = [stage for stage in strategies if isinstance(stage, Judging)]
+        acts_otherwise = bool(judges) or any(isinstance(stage, Triggering) for stage in strategies) or economy == "auto"
         return own._replace(
             pipeline=pipeline,
             stages=strategies,
-            judging=next((stage for stage in strategies if isinstance(stage, Judging)), None),
+            judging=next(iter(judges), None),
+            acts_by_size=not (pipeline.is_off or acts_otherwise or basis.profile.form),
             ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
@@ -262,7 +269,7 @@ class Policies:
             memory=self._memory(asked, pipeline, injection.unasked),
             block_passages=injection.top_k or memory.top_k,
             block_tokens=injection.max_tokens or memory.max_tokens,
-            economy=asked.economy or own.economy,
+            economy=economy,
             strict=own.strict if asked.strict is None else asked.strict == "true",
             scope=(asked.memory_scope or "") if memory.scopes else "",
             profile=basis.profile,
@@ -334,7 +341,7 @@ class Policies:
         if stated and stated.is_ceiling and (facts.listed.tokens or stated.window) < stated.window:
             known = facts.listed
         # A server states the window that a request has which does not ask for more.
-        if known.tokens == facts.listed.tokens and (is_long or asks_for_long(scope.model)):
+        if known.tokens == facts.listed.tokens and (is_long or facts.is_long):
             known = facts.long
         return known if learned is None else known.lowered(learned.tokens)
 
@@ -362,6 +369,7 @@ class Policies:
             listed=listed,
             long=listed._replace(tokens=found.long) if found and found.long else listed,
             max_input=limit,
+            is_long=asks_for_long(model),
         )
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:

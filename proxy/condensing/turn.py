@@ -99,6 +99,8 @@ class RequestContext(NamedTuple):
     """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
     offerable: Offer = NO_OFFER
     """The memory tool as it is offered once a condensation pays for it."""
+    is_idle: bool = False
+    """Whether nothing is due, so that the request is forwarded as it came."""
 
     @property
     def budget(self) -> Budget:
@@ -224,13 +226,6 @@ class RequestContext(NamedTuple):
     def is_estimated(self) -> bool:
         """Whether the tokens were estimated by length, because that was enough to decide."""
         return self.measured.counted_by == LENGTH_ESTIMATE
-
-    @property
-    def has_nothing_due(self) -> bool:
-        """Whether nothing is due: the length alone is below every mark, and the request needs no other work."""
-        session, policy = self.recognised.session, self.policy
-        is_plain = not self.recognised.condensations and (session is None or session.failed_try is None)
-        return self.is_estimated and policy.judging is None and is_plain
 
     @property
     def uses_memory(self) -> bool:
@@ -558,12 +553,9 @@ def undecided(context: RequestContext) -> Decision:
     )
 
 
-def idle_decision(context: RequestContext) -> Decision | None:
-    """The decision if the length alone shows that nothing is due; None if the request must be decided on."""
-    if context.is_spared or context.policy.pipeline.is_off or not context.has_nothing_due:
-        return None
-    decision = undecided(context)
-    return decision._replace(reason=decision.reason or context.recognition_reason or Reason.BELOW_MARKS)
+def idle_decision(context: RequestContext) -> Decision:
+    """The decision on a request for which nothing is due."""
+    return undecided(context)._replace(reason=context.recognition_reason or Reason.BELOW_MARKS)
 
 
 def last_resort(request: ClientRequest) -> Decision:

@@ -22,7 +22,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import ran_out_empty
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import decoded
-from proxy.http.headers import is_event_stream
+from proxy.http.headers import encoding_of, is_event_stream
 from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
@@ -48,6 +48,7 @@ class BufferedReply:
         self._reply = reply
         self._chunks = aiter(reply.chunks())
         self._is_stream = is_event_stream(reply.headers)
+        self._is_encoded = bool(encoding_of(reply.headers))
         self._held: list[bytes] = []
         self._next: asyncio.Task[bytes | None] | None = None
 
@@ -76,7 +77,7 @@ class BufferedReply:
         it `holds` after the greeting, and unless it holds other than `briefly` at the bound of time.
         """
         deadline = None if holds and not briefly else asyncio.get_running_loop().time() + MAX_SECONDS
-        while (body := decoded(b"".join(self._held), self.headers)) is not None:
+        while (body := self._held_plain()) is not None:
             greeted = self._greeting(body) if self._is_stream else 0
             rest = body[greeted:]
             is_enough = self._is_enough(rest, holds=holds and not briefly) or sum(map(len, self._held)) >= MAX_HELD
@@ -84,6 +85,11 @@ class BufferedReply:
             if is_enough or not await self._hold_one_more(deadline):
                 return rest
         return None
+
+    def _held_plain(self) -> bytes | None:
+        """What is held, without its content encoding; None if it cannot be decoded."""
+        held = b"".join(self._held)
+        return decoded(held, self.headers) if self._is_encoded else held
 
     async def _hold_one_more(self, deadline: float | None) -> bool:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""

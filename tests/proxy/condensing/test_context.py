@@ -22,7 +22,7 @@ async def taken_in(messages: list[Message], strategy: str = "extract", settings:
 async def test_a_short_request_leaves_at_once() -> None:
     context: RequestContext = await taken_in(conversation(2))
     decision = idle_decision(context)
-    assert decision is not None
+    assert context.is_idle
     assert (decision.action, decision.reason, decision.precision) == (Action.PASSED, Reason.BELOW_MARKS, "estimate")
 
 
@@ -32,7 +32,7 @@ async def test_a_short_request_leaves_at_once() -> None:
     ids=["long", "forced", "off"],
 )
 async def test_a_request_that_asks_for_more_is_decided_on(strategy: str, turns: int, control: dict[str, str]) -> None:
-    assert idle_decision(await taken_in(conversation(turns), strategy, **control)) is None
+    assert not (await taken_in(conversation(turns), strategy, **control)).is_idle
 
 
 async def test_what_is_not_decided_on_is_the_clients_own_list() -> None:

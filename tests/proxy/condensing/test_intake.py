@@ -39,8 +39,8 @@ async def test_only_a_long_list_is_counted() -> None:
     async with running_services() as services:
         short, long = await case_of(services, conversation(1)), await case_of(services, conversation(40))
     assert (short.is_estimated, long.is_estimated) == (True, False)
-    assert short.has_nothing_due
-    assert not long.has_nothing_due
+    assert short.is_idle
+    assert not long.is_idle
 
 
 async def test_a_dry_run_counts_even_a_short_list() -> None:
