@@ -21,7 +21,8 @@ from proxy.request.wire import Body
 from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.turn import SessionUpdate
+from proxy.sessions.session import Branch, Session
+from proxy.sessions.turn import branch_after, size_after, with_branch
 from strategies.core.view import View
 
 
@@ -109,34 +110,50 @@ class ReplyFacts(NamedTuple):
     """Whether it ended in a refusal for length."""
 
 
-def update_after(attempt: Attempt, reply: ReplyFacts) -> SessionUpdate:
-    """The update of the session once an attempt was answered."""
+def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float) -> Session:
+    """The session once an attempt was answered; `old` is the branch that it continues, None if it opens one."""
     decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
-    advice = decision.economy
-    return SessionUpdate(
-        context.history,
-        dict(context.policy.session_settings),
-        context.policy.pipeline.text,
-        context.policy.window.tokens,
-        decision.tokens_before,
-        decision.forwarded_tokens,
-        decision.own_tokens,
-        _last_applied(decision),
+    history, applied, usage = context.history, _last_applied(decision), reply.usage
+    branch = branch_after(session, old, history, now, tools=context.has_tools)._replace(
+        applied=applied,
         block=decision.memory_block,
-        usage=reply.usage,
-        anchor=reply.anchor,
         reply=reply.ending,
-        patch=rounds.patch if rounds else None,
-        memory_patch=decision.memory_patch,
-        memory_tokens=rounds.spent_tokens if rounds else 0,
-        has_tools=context.has_tools,
-        covered=decision.view.covered_count,
-        size_refused=context.size_refused,
-        ends_size=not reply.is_late_refusal and ends_size(decision),
-        refuses_rewriting=attempt.is_original,
-        pictures_out=context.pictures_out,
-        economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         bound=context.bound_under(decision.applied),
+    )
+    if reply.anchor is not None:
+        branch = branch._replace(anchor=reply.anchor)
+    more = {
+        "requests": 1,
+        "client_tokens": decision.tokens_before,
+        "forwarded_tokens": decision.forwarded_tokens,
+        "own_tokens": decision.own_tokens,
+    }
+    if rounds is not None and rounds.spent_tokens:
+        more["memory_tokens"] = rounds.spent_tokens
+    if usage is not None:
+        more |= {
+            "prompt_tokens": usage.prompt,
+            "cached_tokens": usage.cached,
+            "completion_tokens": usage.completion,
+        }
+    saved, advice = session.saved_tokens, decision.economy
+    if applied:
+        tokens = max(decision.tokens_before - decision.forwarded_tokens, 0)
+        saved = {**saved, applied: saved.get(applied, 0) + tokens}
+    after = with_branch(session, old, branch).with_totals(**more)
+    for patch in (decision.memory_patch, rounds.patch if rounds else None):
+        after = after.with_patch(patch, history.digests, decision.view.covered_count)
+    return after._replace(
+        settings=session.settings if session.is_derived else dict(context.policy.session_settings),
+        strategy=context.policy.pipeline.text,
+        window=context.policy.window.tokens,
+        saved_tokens=saved,
+        economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else session.economy,
+        rewriting=session.rewriting.after_one_more(now) if attempt.is_original else session.rewriting,
+        size_refused=size_after(
+            session.size_refused, context.size_refused, ends=not reply.is_late_refusal and ends_size(decision)
+        ),
+        pictures_out=context.pictures_out or session.pictures_out,
     )
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import TypeVar
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, degraded, update_after
+from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, degraded, session_after
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import with_standing_block
@@ -260,7 +261,8 @@ class Exchange:
         is_answer = self.request.trust.accepted or append is not None
         if not (self.stores and is_answer):
             return  # a page, or what else was no answer of the endpoint
-        update = update_after(self._attempt, self._reply)
+        after = partial(session_after, self._attempt, self._reply)
+        update = SessionUpdate(context.history, after, self.decision.view.covered_count)
         if context.keeps_reply and named_reply is not None:
             blocks = reply_block(named_reply, context.request.body, context.recognised.key.name, reply_id, items)
             update = update._replace(blocks=blocks)

@@ -25,7 +25,7 @@ from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, Session, Tip, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.supply import collided, history_of
-from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
+from proxy.sessions.turn import SessionUpdate, nodes_of, unstored_in
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard
@@ -208,7 +208,7 @@ class Keeper:
         """
         before = recognised.session or self._new(recognised)
         branch = before.find_branch(update.transcript)
-        session = session_after(before, branch, update, self.clock())
+        session = update.after(before, branch, self.clock())._replace(tip=update.tip or before.tip)
         index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
         if update.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)

@@ -6,18 +6,14 @@ branch's last turn may have begun show it. Everything here is pure; `keeping` re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from proxy.endpoints.replies import Usage
-from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
-from proxy.sessions.session import NOTHING, Branch, MemoryBlock, PicturesOut, Session, Tip, TurnStart, branch_name
+from proxy.sessions.session import Branch, Session, Tip, TurnStart, branch_name
 from strategies.core.messages import ROOT, Role
-from strategies.core.pieces import Overlay
-from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 
 MAX_OPENINGS = 4
@@ -30,47 +26,22 @@ _LAST_USED = attrgetter("last_used")
 
 
 class SessionUpdate(NamedTuple):
+    """What a request leaves in the store."""
+
     transcript: Transcript
     """The history that the client sent, or in append mode all of it."""
-    settings: dict[str, object]
-    """Settings that stick to a session with an explicit id."""
-    strategy: str
-    window: int | None
-    tokens_before: int
-    tokens_after: int
-    own_tokens: int
-    """Tokens of the model calls that we made for it."""
-    applied: str
-    """The id of the condensation in the view; "" for none."""
+    after: Callable[[Session, Branch | None, float], Session]
+    """The session after the request, by the session, the branch that it continues (None if it opens one), and the time.
+
+    A function, because the session may be read again before it is written.
+    """
+    covered: int = 0
+    """How many messages the view's head covers."""
+    blocks: Mapping[str, bytes] = MappingProxyType({})
+    """The block of an append, or of a reply that a later request may name, by its name."""
     tip: Tip | None = None
     """Where the history ends after an append; None outside of append mode."""
     tip_before: Tip = Tip()
-    blocks: Mapping[str, bytes] = MappingProxyType({})
-    """The block of an append, or of a reply that a later request may name, by its name."""
-    block: MemoryBlock = MemoryBlock()
-    usage: Usage | None = None
-    anchor: Anchor | None = None
-    """What calibration keeps of the usage for the branch's next request."""
-    reply: str = ""
-    has_tools: bool = False
-    covered: int = 0
-    """How many messages the view's head covers."""
-    patch: Overlay | None = None
-    """The hidden rounds that followed the view."""
-    memory_patch: Overlay | None = None
-    """A memory block that stays at its place in later views."""
-    memory_tokens: int = 0
-    refuses_rewriting: bool = False
-    """Whether the upstream accepted the request only as the client wrote it."""
-    size_refused: SizeRefused | None = None
-    """The size refused that bounded the request, or that was learned from it."""
-    ends_size: bool = False
-    """Whether that size bounds the session no longer, because a longer view was accepted."""
-    pictures_out: PicturesOut | None = None
-    bound: Bound = Bound()
-    """What reasoning is bound to after this view."""
-    economy: Mapping[str, Any] = NOTHING
-    """What the economy advises, for people to read."""
 
 
 def openings(transcript: Transcript) -> tuple[TurnStart, ...]:
@@ -115,85 +86,52 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
 
 
-def session_after(session: Session, branch: Branch | None, update: SessionUpdate, now: float) -> Session:
-    """The session after a request that continues `branch`, or opens a new one if that is None."""
-    moved = _moved(session, branch, update, now)
-    opened = session.branches_opened + (branch is None)
-    if branch is not None:
-        others = [other for other in session.branches if other.name != moved.name]
-    else:
-        renamed = branch_name(opened)
-        others = [other._replace(name=renamed) if other.name == moved.name else other for other in session.branches]
-    patched = session
-    if update.patch or update.memory_patch or session.patches:
-        for patch in (update.memory_patch, update.patch):
-            patched = patched.with_patch(patch, update.transcript.digests, update.covered)
-    more = {
-        "requests": 1,
-        "client_tokens": update.tokens_before,
-        "forwarded_tokens": update.tokens_after,
-        "own_tokens": update.own_tokens,
-    }
-    if update.memory_tokens:
-        more["memory_tokens"] = update.memory_tokens
-    if (usage := update.usage) is not None:
-        more |= {
-            "prompt_tokens": usage.prompt,
-            "cached_tokens": usage.cached,
-            "completion_tokens": usage.completion,
-        }
-    saved = session.saved_tokens
-    if update.applied:
-        tokens = max(update.tokens_before - update.tokens_after, 0)
-        saved = {**saved, update.applied: saved.get(update.applied, 0) + tokens}
-    return patched.with_totals(**more)._replace(
-        settings=session.settings if session.is_derived else update.settings,
-        strategy=update.strategy,
-        window=update.window,
-        branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
-        branches_opened=opened,
-        saved_tokens=saved,
-        tip=update.tip or session.tip,
-        economy=update.economy or session.economy,
-        # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
-        inherited=session.inherited if branch is None else 0,
-        rewriting=session.rewriting.after_one_more(now) if update.refuses_rewriting else session.rewriting,
-        size_refused=_size_after(session.size_refused, update),
-        pictures_out=update.pictures_out or session.pictures_out,
-    )
+def branch_after(session: Session, old: Branch | None, transcript: Transcript, now: float, *, tools: bool) -> Branch:
+    """The branch `old` at the end of a transcript, with the facts of its last request; a blank one if that is None.
 
-
-def _size_after(stored: SizeRefused | None, update: SessionUpdate) -> SizeRefused | None:
-    """The size refused that bounds the session after a request: the newest one, unless the request has ended it.
-
-    The stored one may be another model's, or that of a request which was answered meanwhile.
+    `tools` tells whether the request offers any.
     """
-    if stored is None or stored == update.size_refused:
-        return None if update.ends_size else update.size_refused
-    is_newer = update.size_refused is not None and not update.ends_size and update.size_refused.until > stored.until
-    return update.size_refused if is_newer else stored
-
-
-def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: float) -> Branch:
-    """The branch at the end of the request's transcript; `old` is the one that it continues."""
-    transcript = update.transcript
     digests = transcript.digests
-    return Branch(
-        session.name_for(old, has_tools=update.has_tools),
+    shared = old.common_length(digests) if old else 0
+    return (old or Branch("", b"", b"", 0))._replace(
+        name=session.name_for(old, has_tools=tools),
         head=digests[-1],
         before=digests[-2] if len(digests) > 1 else ROOT,
         length=len(digests),
         last_used=now,
-        applied=update.applied,
-        seen=_seen_after(old.seen if old else (), old.common_length(digests) if old else 0, len(digests), now),
-        block=update.block,
-        anchor=update.anchor or (old.anchor if old else None),
-        reply=update.reply,
+        seen=_seen_after(old.seen if old else (), shared, len(digests), now),
         last=transcript.chain[-1].digest,
         openings=openings(transcript),
-        may_be_side=not update.has_tools and (old is None or (old.may_be_side and old.head == digests[-1])),
-        bound=update.bound,
+        may_be_side=not tools and (old is None or (old.may_be_side and old.head == digests[-1])),
     )
+
+
+def with_branch(session: Session, old: Branch | None, moved: Branch) -> Session:
+    """The session whose branch `old` has moved on, or which has opened another one if that is None."""
+    opened = session.branches_opened + (old is None)
+    if old is not None:
+        others = [other for other in session.branches if other.name != moved.name]
+    else:
+        renamed = branch_name(opened)
+        others = [other._replace(name=renamed) if other.name == moved.name else other for other in session.branches]
+    return session._replace(
+        branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
+        branches_opened=opened,
+        # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
+        inherited=session.inherited if old is None else 0,
+    )
+
+
+def size_after(stored: SizeRefused | None, known: SizeRefused | None, *, ends: bool) -> SizeRefused | None:
+    """The size refused that bounds the session after a request: the newest one, unless the request has ended it.
+
+    `known` bounded the request, or was learned from it; it `ends` if a longer view was accepted. The stored one may be
+    another model's, or that of a request which was answered meanwhile.
+    """
+    if stored is None or stored == known:
+        return None if ends else known
+    is_newer = known is not None and not ends and known.until > stored.until
+    return known if is_newer else stored
 
 
 def _seen_after(

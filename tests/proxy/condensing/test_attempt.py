@@ -7,8 +7,9 @@ import json
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import ReplyFacts, update_after
+from proxy.condensing.attempt import ReplyFacts, session_after
 from proxy.condensing.refusals import MANY, pictures_allowed, refuses_bytes
+from proxy.sessions.session import DERIVED, Session
 from tests.support.driver import conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
@@ -34,14 +35,17 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
     assert (original.decision.reason, too_long) == ("rewrite-refused", None)
 
 
-async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
+async def test_the_session_after_a_turn_counts_what_was_saved() -> None:
     async with running_services() as services:
         parts = services.exchanges
         context = await parts.intake.build_context(request(conversation(40)), Timing())
         decision = await parts.decider.decide(context)
-        update = update_after(parts.attempts.of(decision), ReplyFacts())
+        session = session_after(parts.attempts.of(decision), ReplyFacts(), Session("s", DERIVED, 0.0), None, 1.0)
     assert decision.applied is not None
-    assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)
+    assert [branch.applied for branch in session.branches] == [decision.applied.id]
+    saved = session.totals["client_tokens"] - session.totals["forwarded_tokens"]
+    assert session.saved_tokens == {decision.applied.id: saved}
+    assert saved > 0
 
 
 @pytest.mark.parametrize(

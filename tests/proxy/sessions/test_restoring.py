@@ -21,11 +21,11 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Identity, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.supply import Supplier
-from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
 from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader, Role
 from strategies.core.transcript import Transcript
+from tests.proxy.remembered import update
 from tests.support import chat_bodies
 from tests.support.transcripts import assistant, user
 
@@ -67,7 +67,7 @@ class Conversation:
     async def store(self, messages: Sequence[Message]) -> Transcript:
         _, transcript = await self.read(messages)
         found = await self._recogniser.recognise("t", NAMED, transcript, self._stored.patience())
-        await self._keeper.settle(found, SessionUpdate(transcript, {}, "mask", 8_000, 100, 100, 0, ""))
+        await self._keeper.settle(found, update(transcript))
         return transcript
 
     async def whole(self, messages: Sequence[Message]) -> Transcript:

@@ -12,11 +12,12 @@ from proxy.endpoints.replies import ending
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Branch, Session, branch_name, with_depth
-from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
+from proxy.sessions.turn import MAX_BRANCHES, size_after, unstored_in
 from proxy.store.base import Snapshot
 from strategies.core.messages import ROOT
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript
+from tests.proxy.remembered import update
 from tests.support.transcripts import assistant, tool, transcript_of, user
 
 NEW = Session("s", "X-Condenser-Session", 0.0)
@@ -43,8 +44,8 @@ def moved(
     session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
-    update = SessionUpdate(transcript, {}, "mask", 8_000, 0, 0, 0, applied, reply=reply)
-    session = session_after(session, session.find_branch(transcript), update, now)
+    after = update(transcript, applied=applied, reply=reply).after
+    session = after(session, session.find_branch(transcript), now)
     return session, session.branches[-1]
 
 
@@ -193,8 +194,7 @@ def test_a_rewritten_last_message_is_a_users(rewritten: dict[str, Any], reply: s
 def test_a_request_ends_only_the_size_refused_that_it_knew() -> None:
     known, newer = SizeRefused("m", 900, 10.0), SizeRefused("m", 600, 20.0)
     for taught, ends, then in ((known, False, newer), (known, True, newer), (newer, True, None), (None, False, newer)):
-        update = SessionUpdate(letters("a"), {}, "mask", 8_000, 0, 0, 0, "", size_refused=taught, ends_size=ends)
-        assert session_after(NEW._replace(size_refused=newer), None, update, 1.0).size_refused == then
+        assert size_after(newer, taught, ends=ends) == then
 
 
 def test_a_verdict_comes_back_from_the_store() -> None:
