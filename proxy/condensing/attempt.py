@@ -80,20 +80,16 @@ class Attempts:
         return None if decision.body == refused.body else self._of_written(decision)._replace(is_original=True)
 
     def _of_written(self, decision: Decision) -> Attempt:
-        """The attempt to send a decision whose body is written; the decision gets the name of its branch."""
+        """The attempt to send a decision whose body is written; the decision gets the id of its session."""
         context, append = decision.context, decision.context.supply.append
         failure = context.recognised.failure
         if append is not None and failure and not context.request.controls.dry_run:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
-        if not context.history.chain:
+        if not (context.history.chain and context.may_store) or _is_too_small(decision):
             return Attempt(decision)
-        session, branch = self.keeper.id_and_branch(context.recognised, has_tools=context.has_tools)
-        decision = decision._replace(branch=branch)
-        if not context.may_store or _is_too_small(decision):
-            return Attempt(decision)
-        decision = decision._replace(session=session, append_head=append.head if append else "")
+        decision = decision._replace(session=context.recognised.stored_id)
         if self.keeper.refused:
             decision = degraded(decision, self.keeper.refused)
         return Attempt(decision, stores=True)

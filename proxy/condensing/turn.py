@@ -350,7 +350,7 @@ class RequestContext(NamedTuple):
     def branch_name(self) -> str:
         """The name of the branch that the request continues or opens."""
         session = self.recognised.session
-        return session.name_for(self.branch, has_tools=self.has_tools) if session else MAIN
+        return session.name_for(self.branch, has_tools=self.has_tools) if session and self.history.chain else MAIN
 
     @property
     def branch_work_key(self) -> Hashable:
@@ -408,8 +408,6 @@ class Decision(NamedTuple):
     """How the tokens are known."""
     session: str
     """The session's id, as the response header shows it."""
-    branch: str = MAIN
-    """The name of the branch, without the suffix for its depth."""
     body: bytes = b""
     """The bytes to forward."""
     applied: Condensation | None = None
@@ -431,8 +429,6 @@ class Decision(NamedTuple):
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
-    append_head: str = ""
-    """In append mode, the head of the stored history once the upstream has accepted the request."""
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
 
@@ -449,6 +445,17 @@ class Decision(NamedTuple):
     def overhead(self) -> int:
         """Tokens of tools and framing, part of both counts."""
         return self.context.measured.overhead
+
+    @property
+    def branch(self) -> str:
+        """The name of the branch, without the suffix for its depth."""
+        return self.context.branch_name
+
+    @property
+    def append_head(self) -> str:
+        """In append mode, the head of the stored history once the upstream has accepted the request."""
+        context, append = self.context, self.context.supply.append
+        return append.head if append and context.may_store and context.history.chain else ""
 
     @property
     def append_head_before(self) -> str:

@@ -22,7 +22,7 @@ from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.session import MAIN, Session, Tip, printable_id
+from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.supply import collided, history_of
 from proxy.sessions.turn import SessionUpdate, nodes_of, unstored_in
@@ -137,16 +137,9 @@ class Keeper:
 
         return logged
 
-    def id_and_branch(self, recognised: Recognised, *, has_tools: bool) -> tuple[str, str]:
-        """The id of a request's session, and the name of the branch that it continues, or opens if that is None."""
-        session = recognised.session
-        if session is None:
-            return _new_id(recognised), MAIN
-        return session.id, session.name_for(recognised.branch, has_tools=has_tools)
-
     def _new(self, recognised: Recognised) -> Session:
         return Session(
-            id=_new_id(recognised),
+            id=recognised.stored_id,
             source=recognised.identity.source,
             created_at=self.clock(),
             parent=recognised.parent,
@@ -226,10 +219,6 @@ class Keeper:
                 if error.reason != "store-quota":
                     raise
         return await self._stored.save(recognised.key, inheriting, self.ttl, NONE, index)
-
-
-def _new_id(recognised: Recognised) -> str:
-    return printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:

@@ -113,6 +113,11 @@ class Recognised(NamedTuple):
             return "" if self.is_derived else None
         return self.branch.applied if self.branch else None
 
+    @property
+    def stored_id(self) -> str:
+        """The id that the session has once it is stored."""
+        return self.key.name if self.is_derived else self.shown_id
+
     def with_fresh_patience(self) -> Recognised:
         """The same with a full patience, for work that the request does not wait for."""
         return self._replace(patience=self.patience.fresh())

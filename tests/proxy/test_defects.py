@@ -47,9 +47,10 @@ class BrokenIntake(Intake):
 
 
 class BrokenKeeper(Keeper):
-    """Fails on every decision."""
+    """Fails on every request that is to be stored."""
 
-    def id_and_branch(self, *args: Any, **options: Any) -> Any:
+    @property
+    def refused(self) -> str:
         """Fails."""
         raise ZeroDivisionError
 
@@ -94,7 +95,7 @@ def broken(built: Services, part: str) -> Exchanges:
 @pytest.mark.parametrize("part", ["intake", "injector", "keeper"])
 async def test_a_failing_part_passes_the_request_on(part: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running() as built:
-        asked = request()
+        asked = request(session="s")
         exchange = await broken(built, part).open(asked)
         decision = exchange.decision
         assert decision.body == asked.body.data
