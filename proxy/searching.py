@@ -35,9 +35,10 @@ from proxy.endpoints.endpoint import Endpoint, Values
 from proxy.endpoints.hidden_calls import NAME, Said
 from proxy.endpoints.replies import Usage, usage_in
 from proxy.errors import ProxyError, UpstreamUnavailable
-from proxy.http.headers import is_event_stream, is_success
-from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
+from proxy.http.headers import encoding_of, is_event_stream, is_success
+from proxy.overflow import Refusal, RefusedPart
 from proxy.reasons import Reason
+from proxy.reply.opening import OpenedReply, inspected
 from proxy.request.wire import Body
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.tokens.counter import Counter
@@ -387,19 +388,24 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
 
 # -- the replies -----------------------------------------------------------------------------------------
 
-SAFE = 0.95
-"""The share of the upstream's limit that is used, because its count and ours differ from text to text."""
-
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
-Learn = Callable[[Refusal], object]
+Aim = Callable[[Refusal, int], int | None]
 
 
-async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> UpstreamReply:
+async def search(reply: UpstreamReply, following: Following) -> UpstreamReply:
+    """The reply for the client after all searches of the replies to one request; raises `UpstreamUnavailable`."""
+    if not is_success(reply.status) or encoding_of(reply.headers):
+        return reply
+    return StreamedReply(reply, following) if is_event_stream(reply.headers) else await join_replies(reply, following)
+
+
+async def join_replies(reply: UpstreamReply, following: Following) -> UpstreamReply:
     """Reads replies in one piece and runs their searches, until a reply needs no other one after it.
 
     Returns that reply as the client gets it, or unchanged if it is an error or no completion.
     """
-    endpoint, earlier = rounds.endpoint, list[Said]()
+    rounds, earlier = following.rounds, list[Said]()
+    endpoint = rounds.endpoint
     while True:
         current = await read_whole(reply)
         said = endpoint.said(current.data) if is_success(current.status) and current.is_whole else None
@@ -419,11 +425,11 @@ async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Fo
 class StreamedReply:
     """Streamed replies joined into one; its status and headers are those of the first reply."""
 
-    def __init__(self, reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> None:
+    def __init__(self, reply: UpstreamReply, following: Following) -> None:
         self.status = reply.status
         self.headers = [pair for pair in reply.headers if pair[0].lower() != b"content-length"]
         self._reply = reply
-        self._rounds = rounds
+        self._rounds = rounds = following.rounds
         self._following = following
         self._splicer = rounds.endpoint.splicer(runs_calls=rounds.runs_calls)
         self._failed: ReadReply | None = None
@@ -492,12 +498,13 @@ class StreamedReply:
 class Following:
     """Gets the replies that follow the hidden rounds of one request.
 
-    `send` sends a body to the upstream. `learn` gets each refusal for length.
+    `send` sends a body to the upstream. `aim` learns from a refusal for the length of a request of so many tokens, and
+    gives the tokens that the next one may have, None if nobody knows.
     """
 
     rounds: HiddenRounds
     send: SendBody
-    learn: Learn
+    aim: Aim
 
     async def reply(self, failed: ReadReply | None = None, *, text_sent: bool) -> UpstreamReply:
         """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
@@ -506,18 +513,18 @@ class Following:
         failed reply itself is returned if there is none. `text_sent` tells whether the client has text of the answer.
         """
         try:
-            reply = failed or await self._request()
-            refusal = self._refusal_in(reply)
-            is_too_long = refusal is not None and refusal.kind is not RefusedPart.OUTPUT
-            if is_too_long and await self.rounds.shorten(_acceptable_tokens(refusal, self.rounds.tokens)):
-                reply = await self._request()
-                self._refusal_in(reply)
+            answer = self._opened(failed) if failed else await self._request()
+            refusal = answer.refusal
+            if refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
+                most = self.aim(refusal, self.rounds.tokens)
+                answer = await self._request() if await self.rounds.shorten(most) else answer
+            reply = answer.reply
+            if text_sent or answer.is_accepted:
+                return reply
         except UpstreamUnavailable as error:
             if text_sent:
                 raise
             reply = error_reply(self.rounds.endpoint, error)
-        if text_sent or self._is_good(reply):
-            return reply
         _log.warning("memory search abandoned: the upstream answered %d to the request with the results", reply.status)
         self.rounds.give_up()
         try:
@@ -525,38 +532,21 @@ class Following:
         except UpstreamUnavailable:
             return reply
 
-    async def _request(self) -> UpstreamReply:
+    async def _request(self) -> OpenedReply:
         """The reply to the request with its hidden rounds; if it is no stream, it is read to its end.
 
         If it breaks off before its end, the client has nothing of it, and another reply can take its place.
         """
         reply = await self.send(self.rounds.body())
-        return reply if is_success(reply.status) and is_event_stream(reply.headers) else await read_whole(reply)
+        is_stream = is_success(reply.status) and is_event_stream(reply.headers)
+        return OpenedReply(reply) if is_stream else self._opened(await read_whole(reply))
 
-    def _refusal_in(self, reply: UpstreamReply) -> Refusal | None:
-        """The refusal in a reply that refuses the prompt for its length; the window is learned from it."""
-        if not isinstance(reply, ReadReply):
-            return None
-        refusal = recognise(reply.status, reply.data, answer=self.rounds.endpoint.answer)
-        if refusal is not None and refusal.kind is RefusedPart.INPUT:
-            refusal = refusal.without_quoted(self.rounds.body())
-            self.learn(refusal)
-        return refusal
-
-    def _is_good(self, reply: UpstreamReply) -> bool:
-        if not isinstance(reply, ReadReply):
-            return True
-        return is_success(reply.status) and not is_error_body(reply.data, answer=self.rounds.endpoint.answer)
-
-
-def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
-    """The maximum tokens, by the proxy's count, of a request that the upstream accepts; None if it states no number.
-
-    `tokens` is the proxy's count of the refused request.
-    """
-    if refusal is None or refusal.window is None or not refusal.prompt_tokens:
-        return None
-    return int(SAFE * (refusal.window - (refusal.reply_tokens or 0)) * tokens / refusal.prompt_tokens)
+    def _opened(self, reply: ReadReply) -> OpenedReply:
+        """A reply that was read, with what it refuses."""
+        answer = inspected(self.rounds.endpoint, reply, reply.data)
+        if answer.refusal is not None:
+            answer = answer._replace(refusal=answer.refusal.without_quoted(self.rounds.body()))
+        return answer
 
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:

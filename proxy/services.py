@@ -139,7 +139,7 @@ class Services:
         memory, allowance = settings.memory, settings.background.allowance
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
         recall = Recall()
-        searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
+        searcher = Searcher(recall, memory, settings.upstream.learned_ttl, clock)
         silence, takes_over = settings.upstream.read_timeout, settings.sessions.take_over
         supplier = Supplier(stored, Histories(stored), self.message_cache, silence, takes_over=takes_over)
         intake = Intake(

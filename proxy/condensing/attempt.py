@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +27,20 @@ from proxy.sessions.turn import branch_after, size_after, with_branch
 from strategies.core.view import View
 
 
+class Step(Enum):
+    """What a refusal may lead to, besides another form, which may be named more than once (`refusals.py`)."""
+
+    OTHER_REASONING = auto()
+    REPEATED = auto()
+    """The request is sent a second time as it is."""
+    SMALLER = auto()
+    """A view for the length that was refused; another refusal for the length is final."""
+    FEWER_PICTURES = auto()
+    WITHOUT_TOOL = auto()
+    ORIGINAL = auto()
+    """The request as it came, because nothing explained why the rewritten one was refused."""
+
+
 class Attempt(NamedTuple):
     """What is sent, and what the refusals before it have led to."""
 
@@ -34,16 +49,8 @@ class Attempt(NamedTuple):
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
     stores: bool = False
     """Whether the session is stored once it is accepted."""
-    is_original: bool = False
-    """Whether it is the request as it came, because nothing explained why the rewritten one was refused."""
-    is_last: bool = False
-    """Whether a refusal for the length of this attempt is final."""
-    is_repeated: bool = False
-    """Whether it is sent a second time as it is."""
-    has_fewer_pictures: bool = False
-    """Whether a refusal has already had pictures left out."""
-    has_other_reasoning: bool = False
-    """Whether a refusal has already had the reasoning put in or taken out."""
+    tried: frozenset[Step] = frozenset()
+    """The steps that the refusals before it have led to; each is taken once."""
     restrictions: tuple[Restriction, ...] = ()
     """What the refusals before it have named, and what it proves once it is accepted."""
 
@@ -77,7 +84,9 @@ class Attempts:
         original = undecided(refused.context.for_original())
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
         decision = written(decision, probe=False)
-        return None if decision.body == refused.body else self._of_written(decision)._replace(is_original=True)
+        if decision.body == refused.body:
+            return None
+        return self._of_written(decision)._replace(tried=frozenset({Step.ORIGINAL}))
 
     def _of_written(self, decision: Decision) -> Attempt:
         """The attempt to send a decision whose body is written; the decision gets the id of its session."""
@@ -145,7 +154,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
         window=context.policy.window.tokens,
         saved_tokens=saved,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else session.economy,
-        rewriting=session.rewriting.after_one_more(now) if attempt.is_original else session.rewriting,
+        rewriting=session.rewriting.after_one_more(now) if Step.ORIGINAL in attempt.tried else session.rewriting,
         size_refused=size_after(
             session.size_refused, context.size_refused, ends=not reply.is_late_refusal and ends_size(decision)
         ),

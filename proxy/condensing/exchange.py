@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, degraded, session_after
+from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, Step, degraded, session_after
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import with_standing_block
@@ -32,11 +32,10 @@ from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.overflow import MIN_WINDOW, RefusedPart
 from proxy.quoting import label
-from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
-from proxy.searching import NO_OFFER, SendBody
+from proxy.searching import NO_OFFER, SendBody, search
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
@@ -159,14 +158,10 @@ class Exchange:
         `send_body` sends a body to the upstream.
         """
         reply = await self._send_until_accepted(send_body)
-        decision, rounds = self._attempt.decision, self._attempt.rounds
-        if rounds is None:
+        attempt = self._attempt
+        if attempt.rounds is None:
             return reply
-        searched = await self._parts.attempts.searcher.run_searches(decision, rounds, reply, send_body)
-        if searched.refuses_tool:
-            decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
-            self._attempt = self._attempt._replace(decision=decision, rounds=None)
-        return searched.reply
+        return await search(reply, self._parts.refusals.following(attempt, attempt.rounds, send_body))
 
     async def _send_until_accepted(self, send_body: SendBody) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
@@ -180,18 +175,18 @@ class Exchange:
             if next_answer is None:
                 self._attempt = refused
                 break
-            if following.is_original:
+            if Step.ORIGINAL in following.tried:
                 self._log_original(answer.reply.status, next_answer.reply.status)
             answer = next_answer
-        if self._attempt.is_last:
+        if Step.SMALLER in self._attempt.tried:
             is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
             self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
             self._parts.report(self.decision, "passed")
         if answer.refusal is not None:
             await refusals.keep(self._attempt)
-        elif answer.is_accepted and self._attempt.restrictions:
-            refusals.knowledge.profiles.learn(self.request.lesson_scope, self._attempt.restrictions)
+        elif answer.is_accepted:
+            refusals.learn(self._attempt)
         return answer.reply
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:

@@ -6,10 +6,12 @@
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused
                      (`retry_budget`), in what is left of the time that a request waits for models; once
     fewer pictures   the same view without the oldest ones, if its bytes or its pictures are refused; once
+    without the tool the same view without the memory tool, if the model takes no tools; learned if that is accepted
     as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
                      an hour, the session is spared rewriting for an hour
 
-Nothing has reached the client by then.
+Nothing has reached the client by then. After a search of the memory tool, the request with the results may be refused:
+`following` has what the search loop does then (`proxy/searching.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Attempts, ends_size
+from proxy.condensing.attempt import Attempt, Attempts, Step, ends_size
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.memory_tool import is_about_tools
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.errors import ProxyError
@@ -35,6 +36,7 @@ from proxy.overflow import MIN_WINDOW, Refusal, RefusedPart, read_body
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
+from proxy.searching import NO_OFFER, Following, HiddenRounds, SendBody
 from proxy.sessions.session import PicturesOut
 from strategies.core.budget import Budget, Marks
 from strategies.core.messages import Message, dump
@@ -43,14 +45,18 @@ from strategies.dialects.pictures import has_pictures, pictures
 
 MAX_RATIO = 4.0
 """Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
-SMALLER = 0.9
-"""The next view is at most this share of the refused one."""
+SMALLER = 0.95
+"""The next request is at most this share of the refused one, and of what is said to fit: counts differ."""
 UNKNOWN_SHARE = 0.70
 """The same share if the refusal states no window."""
 GOAL_SHARE = 0.8
 """The target is at most this share of the maximum that may be sent."""
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
+TOOLS_REFUSED = (400, 404, 422, 500, 501)
+"""The statuses with which servers say that a model takes no tools."""
+ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
+Named = tuple[Restriction, ...]
 
 _log = logging.getLogger(__name__)
 
@@ -81,11 +87,11 @@ class Refusals:
                 return refused, self._with_other_reasoning(refused, rule)
             if (fewer := context_without(refused, answer)) is not None:
                 decision = refused.decision.with_view(refused.decision.view.over(fewer.shown))
-                following = self._following(refused, decision.in_context(fewer))
-                return refused, following._replace(has_fewer_pictures=True)
-            following_form = self._in_another_form(refused, answer) if answer.error else None
-            if following_form is not None or answer.refusal is None:
-                return refused, following_form or self._original(refused, answer)
+                return refused, self._following(refused, decision.in_context(fewer), Step.FEWER_PICTURES)
+            following = self._in_another_form(refused, answer) if answer.error else None
+            if following is not None or answer.refusal is None:
+                following = following or self._without_tool(refused, answer) or self._original(refused, answer)
+                return refused, following
             if answer.refusal.kind is RefusedPart.OUTPUT:
                 return refused, None
             is_full = self._is_full_pool(answer.refusal, refused.decision)
@@ -106,14 +112,10 @@ class Refusals:
             raise
         return refused, smaller
 
-    def _following(self, refused: Attempt, decision: Decision) -> Attempt:
-        """The attempt to send a decision after the refused one, with what that has been through."""
-        return self.attempts.of(decision)._replace(
-            is_last=refused.is_last,
-            has_fewer_pictures=refused.has_fewer_pictures,
-            has_other_reasoning=refused.has_other_reasoning,
-            restrictions=refused.restrictions,
-        )
+    def _following(self, refused: Attempt, decision: Decision, *steps: Step, named: Named = ()) -> Attempt:
+        """The attempt to send a decision by these steps, for the restrictions that a refusal has `named`."""
+        tried, restrictions = refused.tried.union(steps), (*refused.restrictions, *named)
+        return self.attempts.of(decision)._replace(tried=tried, restrictions=restrictions)
 
     def _in_another_form(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
         """The same view in a form that an error names; None if that changes nothing."""
@@ -123,10 +125,8 @@ class Refusals:
             return None
         context = decision.context.for_profile(decision.policy.profile.under(named))
         view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
-        following = self._following(refused, decision.with_view(view).in_context(context))
-        if following.decision.body == decision.body:
-            return None
-        return following._replace(restrictions=(*following.restrictions, named))
+        following = self._following(refused, decision.with_view(view).in_context(context), named=(named,))
+        return None if following.decision.body == decision.body else following
 
     def _with_other_reasoning(self, refused: Attempt, rule: str) -> Attempt | None:
         """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
@@ -134,28 +134,34 @@ class Refusals:
         None if the view is so already: then the client's own list is refused.
         """
         decision, context = refused.decision, refused.context
-        if refused.has_other_reasoning:
+        if Step.OTHER_REASONING in refused.tried:
             return None
-        named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
+        named: Named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
         for restriction in named:
             context = context.for_profile(context.policy.profile.under(restriction))
         context = context._replace(refuses_reasoning=rule == BOUND)
         view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
         reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
         changed = decision.with_view(view)._replace(context=context, reason=reason).with_loss_told()
-        following = self._following(refused, changed)
+        following = self._following(refused, changed, Step.OTHER_REASONING, named=named)
         if following.decision.body == decision.body:
             return None
         how, model = "with all of" if rule == REQUIRED else "without", label(context.request.model)
         _log.info("%s refused a request for its reasoning; it is sent once more %s it", model, how)
-        return following._replace(has_other_reasoning=True, restrictions=(*following.restrictions, *named))
+        return following
+
+    def _without_tool(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
+        """The same view without the memory tool, if its model may take no tools."""
+        if refused.rounds is None or answer.reply.status not in TOOLS_REFUSED or not ABOUT_TOOLS.search(answer.error):
+            return None
+        decision = refused.decision.in_context(refused.context.offering(NO_OFFER))
+        decision = decision._replace(offer=NO_OFFER, reason=Reason.MEMORY_TOOL_REFUSED)
+        return self._following(refused, decision, Step.WITHOUT_TOOL)
 
     def _original(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""
-        if answer.reply.status not in UNEXPLAINED or refused.is_last or refused.has_fewer_pictures:
-            return None
-        rewrites, offers_tool = refused.decision.policy.rewrites, refused.rounds is not None
-        if not rewrites or (offers_tool and is_about_tools(answer.error)):
+        is_explained = answer.reply.status not in UNEXPLAINED or refused.tried & {Step.SMALLER, Step.FEWER_PICTURES}
+        if is_explained or not refused.decision.policy.rewrites:
             return None
         return self.attempts.original_of(refused.decision)
 
@@ -168,15 +174,15 @@ class Refusals:
 
     async def _repeated(self, refused: Attempt) -> Attempt | None:
         """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
-        if refused.is_repeated:
+        if Step.REPEATED in refused.tried:
             return None
         await self.pause()
-        return refused._replace(is_repeated=True)
+        return refused._replace(tried=refused.tried | {Step.REPEATED})
 
     async def _smaller(self, refused: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Attempt | None:
         """A smaller view under that policy, once; models get `seconds`."""
         decision, context = refused.decision, refused.context
-        if not decision.policy.rewrites or policy.budget is None or refused.is_last:
+        if not decision.policy.rewrites or policy.budget is None or Step.SMALLER in refused.tried:
             return None
         reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
         sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
@@ -189,7 +195,7 @@ class Refusals:
         smaller = await self.shrink(decision.in_context(context), aim, seconds)
         if smaller.tokens_after >= sent.tokens:
             return None
-        return self._following(refused, smaller)._replace(is_last=True)
+        return self._following(refused, smaller, Step.SMALLER)
 
     def taught(self, attempt: Attempt, refusal: Refusal) -> tuple[Attempt, Policy]:
         """The refused attempt with the size that bounds its session now, and the policy that holds now."""
@@ -214,6 +220,29 @@ class Refusals:
             await self.attempts.keeper.amend(
                 context.recognised, lambda session: session._replace(size_refused=size), creates=False
             )
+
+    def learn(self, accepted: Attempt) -> None:
+        """Learns what the refusals before an accepted attempt have named."""
+        scope = accepted.context.request.lesson_scope
+        if accepted.restrictions:
+            self.knowledge.profiles.learn(scope, accepted.restrictions)
+        if Step.WITHOUT_TOOL in accepted.tried:
+            self.attempts.searcher.note_refusal(scope)
+
+    def following(self, attempt: Attempt, rounds: HiddenRounds, send: SendBody) -> Following:
+        """What gets the replies after the searches of an attempt."""
+        context = attempt.context
+
+        def aim(refusal: Refusal, tokens: int) -> int | None:
+            """Learns from the refusal of a request after a search; gives the tokens that the next one may have."""
+            self.knowledge.window_after(refusal, attempt.decision)
+            if refusal.window is None:
+                return None
+            reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
+            sent = RefusedRequest(tokens, context.calibrated.scale.upstream(tokens), reply_tokens)
+            return int(most_tokens(refusal, sent, refusal.window, refusal.window))
+
+        return Following(rounds, send, aim)
 
     def note_accepted(self, attempt: Attempt, size: SizeRefused) -> None:
         """Notes that a view was accepted, which ends a size refused that is smaller."""
@@ -253,7 +282,7 @@ def is_perhaps_refused(attempt: Attempt) -> bool:
 
 def _is_refusable(attempt: Attempt, least: int) -> bool:
     decision = attempt.decision
-    return decision.policy.rewrites and not attempt.is_last and decision.expected_tokens >= least
+    return decision.policy.rewrites and Step.SMALLER not in attempt.tried and decision.expected_tokens >= least
 
 
 class RefusedRequest(NamedTuple):
@@ -277,10 +306,15 @@ def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest) -> B
         share = UNKNOWN_SHARE * refused.tokens / usable
         return replace(budget, marks=Marks(share, share, share, budget.marks.step))
     ratio = _ratio(refusal, refused)
-    room = budget.window - refused.reply_tokens if refused.reply_tokens < budget.window else usable
-    most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * refused.tokens)
+    most = min(budget.trigger / ratio, most_tokens(refusal, refused, budget.window, usable))
     goal = min(budget.target / ratio, GOAL_SHARE * most)
     return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
+
+
+def most_tokens(refusal: Refusal, refused: RefusedRequest, window: int, usable: int) -> float:
+    """The most tokens, by our own count, that a request may have after one that was refused for a window."""
+    room = min(usable, window - refused.reply_tokens) if refused.reply_tokens < window else usable
+    return SMALLER * min(room / _ratio(refusal, refused), refused.tokens)
 
 
 def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
@@ -326,7 +360,7 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     status, error = refused.reply.status, refused.error
     allowed = pictures_allowed(status, error)
     is_about_pictures = allowed is not None or refuses_bytes(status, error)
-    if not (is_about_pictures and decision.policy.rewrites) or attempt.has_fewer_pictures:
+    if not (is_about_pictures and decision.policy.rewrites) or Step.FEWER_PICTURES in attempt.tried:
         return None
     if context.measured is not context.whole:
         return None  # the list as its client sent it, in which other messages have other places

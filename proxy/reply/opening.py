@@ -155,11 +155,14 @@ async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool, b
     except BaseException:
         await buffered.close()
         raise
-    if body is None:
-        return OpenedReply(buffered)
+    return OpenedReply(buffered) if body is None else inspected(endpoint, buffered, body)
+
+
+def inspected(endpoint: Endpoint, reply: UpstreamReply, body: bytes) -> OpenedReply:
+    """A reply with what its beginning, or all of it, refuses."""
     if reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer):
-        return OpenedReply(buffered, recognise(reply.status, body, answer=endpoint.answer), body)
-    return OpenedReply(buffered, Refusal(RefusedPart.INPUT) if ran_out_empty(body) else None)
+        return OpenedReply(reply, recognise(reply.status, body, answer=endpoint.answer), body)
+    return OpenedReply(reply, Refusal(RefusedPart.INPUT) if ran_out_empty(body) else None)
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -74,9 +74,9 @@ def test_a_passed_request_has_neither_condensation_nor_reason() -> None:
 
 
 def test_a_condensation_is_named_and_its_depth_shown() -> None:
-    headers = headers_of(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE, branch="b2"))
+    headers = headers_of(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE))
     assert headers["X-Condenser-Condensation"] == "c1"
-    assert headers["X-Condenser-Branch"] == "b2++"
+    assert headers["X-Condenser-Branch"] == "main++"
 
 
 def test_a_negative_headroom_is_shown_as_it_is() -> None:
