@@ -23,7 +23,7 @@ from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Branch, Session
-from proxy.sessions.turn import branch_after, size_after, with_branch
+from proxy.sessions.turn import branch_after, counts_in, size_after, with_branch
 from strategies.core.view import View
 
 
@@ -118,7 +118,7 @@ class ReplyFacts(NamedTuple):
 def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float) -> Session:
     """The session once an attempt was answered; `old` is the branch that it continues, None if it opens one."""
     decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
-    history, applied, usage = context.history, _last_applied(decision), reply.usage
+    history, applied = context.history, _last_applied(decision)
     branch = branch_after(session, old, history, now, tools=context.has_tools)._replace(
         applied=applied,
         block=decision.memory_block,
@@ -132,15 +132,10 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
         "client_tokens": decision.tokens_before,
         "forwarded_tokens": decision.forwarded_tokens,
         "own_tokens": decision.own_tokens,
+        **counts_in(reply.usage),
     }
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
-    if usage is not None:
-        more |= {
-            "prompt_tokens": usage.prompt,
-            "cached_tokens": usage.cached,
-            "completion_tokens": usage.completion,
-        }
     saved, advice = session.saved_tokens, decision.economy
     if applied:
         tokens = max(decision.tokens_before - decision.forwarded_tokens, 0)

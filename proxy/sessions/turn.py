@@ -11,6 +11,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
+from proxy.endpoints.replies import Usage
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.session import Branch, Session, Tip, TurnStart, branch_name
 from strategies.core.messages import ROOT, Role
@@ -120,6 +121,13 @@ def with_branch(session: Session, old: Branch | None, moved: Branch) -> Session:
         # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
         inherited=session.inherited if old is None else 0,
     )
+
+
+def counts_in(usage: Usage | None) -> dict[str, int]:
+    """What a usage adds to the totals of a session."""
+    if usage is None:
+        return {}
+    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
 def size_after(stored: SizeRefused | None, known: SizeRefused | None, *, ends: bool) -> SizeRefused | None:
