@@ -101,8 +101,8 @@ class Decider:
 
         Models are not asked: nothing would be kept of what they cost.
         """
-        stages = [stage for stage in decision.policy.stages if not stage.asks]
-        ruled = decision.under(decision.policy._replace(stages=stages))
+        policy = decision.policy._replace(stages=[stage for stage in decision.policy.stages if not stage.asks])
+        ruled = decision.in_context(decision.context._replace(policy=policy))
         made = (await self.maker.make(requirement, ruled, deadline)).condensation
         if made is None:
             return decision

@@ -482,9 +482,6 @@ class Decision(NamedTuple):
     def in_context(self, context: RequestContext) -> Decision:
         return self._replace(context=context)
 
-    def under(self, policy: Policy) -> Decision:
-        return self._replace(context=self.context._replace(policy=policy))
-
     def with_view(self, view: View) -> Decision:
         return self._replace(view=view, tokens_after=view.tokens)
 

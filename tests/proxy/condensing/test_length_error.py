@@ -23,5 +23,6 @@ from tests.proxy.condensing.test_account import decision
 )
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
-    made = made.under(made.policy._replace(window=Window(8_000, source)))
+    policy = made.policy._replace(window=Window(8_000, source))
+    made = made.in_context(made.context._replace(policy=policy))
     assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)
