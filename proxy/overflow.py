@@ -223,8 +223,11 @@ def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 _INPUT_CODES = frozenset(
     """
-    context_length_exceeded contextlengthexceeded contextwindowexceedederror context_window_exceeded context_exceeded
-    exceed_context_size_error model_context_window_exceeded model_max_prompt_tokens_exceeded tokens_limit_reached
+    context_length_exceeded context_window_exceeded model_context_window_exceeded context_exceeded
+    exceed_context_size_error exceed_context_size contextwindowexceedederror context_length_exceeded_error
+    model_max_prompt_tokens_exceeded tokens_limit_reached tokens_too_long prompt_too_long input_too_long
+    max_context_length_exceeded contextlengthexceeded context_overflow context_limit_exceeded prompt_tokens_exceeded
+    input_tokens_exceeded
     """.split()  # noqa: SIM905 - a table of words
 )
 _OTHER_CODES = frozenset(
@@ -263,12 +266,17 @@ _OUTPUT = (
     + _REPLY,
     r"(?:completion|output|new|generated) tokens?[^.;]{0,40}(?:exceed|too (?:large|many)|at most|maximum|limit)",
     r"(?:at most|maximum (?:allowed )?number of|supports? up to|limit of) ?[\d,]{0,20} (?:completion|output) tokens",
+    r"maximum (?:output )?tokens you requested exceed",
+    r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
 )
 # The error adds the requested reply to the prompt, so shortening the prompt helps.
 _TOGETHER = (
     r"(?:input|inputs|prompt|query|messages?)\b[^.;]{0,60}(?:\+|\band\b|\bplus\b)[^.;]{0,40}" + _REPLY,
+    r"\d (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
     r"(?:request|prompt|input)[^.;]{0,30}(?:has|have|contains?) (?:at least )?[\d,]{1,20} (?:input |prompt )?tokens",
     r"sum of (?:the )?prompt",
+    r"(?:passed|sent|got|given) [\d,]{1,20} input tokens",
+    r"input and (?:maximum )?output tokens",
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # the room that the prompt leaves for the reply
 )
 
@@ -297,21 +305,51 @@ _INPUT = (
     rf"{_SIZE}[^;]{{0,90}}?{_OVER}[^.;]{{0,60}}?{_BOUND}",
     rf"{_BOUND}[^.;]{{0,40}}?(?:exceed\w{{0,20}}|overflow\w{{0,20}}|reached|is not enough)",
     (
+        r"(?:exceed\w{0,20}|overflow\w{0,20}|over|reached|beyond)[^.;]{0,40}"
+        r"(?:context[ _-]?(?:length|window|size|limit)|n_ctx)"
+    ),
+    r"contextwindowexceeded|context[ _]?length[ _]?exceeded|context[ _]window[ _]exceeded",
+    (
         r"max(?:imum)? (?:context|prompt|input|sequence|model) (?:length|window|size)(?: of "
         r"[^.;]{0,60})? (?:is|of) [\d,]{1,20}"
     ),
+    r"maximum context length",
     r"\b(?:prompt|input|conversation|context)(?: text| tokens?| token length| length)?(?: is| are| was)? too long",
+    (
+        r"\b(?:request|prompt|messages?|conversation|input)(?: body)?(?: is| are)? too (?:large|big|long) for"
+        r"[^.;]{0,60}(?:model|context|window)"
+    ),
+    (
+        r"(?:too many|number of) (?:input |prompt )?tokens(?! per)[^.;]{0,60}(?:exceed|limit|max"
+        r"|cannot|greater|larger|model)"
+    ),
     r"^too many (?:input |prompt |total )?tokens",
+    (
+        r"(?:reduce|shorten|decrease|trim)[^.;]{0,20}(?:length|size|number of tokens) (?:of|in) (?:the |your )?"
+        r"(?:input |prompt )?(?:messages?|prompt|input|conversation|either|context)"
+    ),
     r"range of input length|input length should be",
     (
         r"(?:input|prompt|token)s?(?: token)?s?(?: count| length)?[^.;]{0,40}exceed\w{0,20}"
         r"[^.;]{0,40}(?:limit|max\w{0,20}|token|allowed)"
     ),
+    r"exceed\w{0,20} (?:the )?model token limit",
+    r"\btokens?\b[^.;]{0,60}exceed\w{0,20} (?:the )?limit of [\d,]{1,20}",
     r"(?:token count|tokens?)[^.;]{0,12} [\d,]{1,20},? but[^.;]{0,40}(?:supports?|limit|max\w{0,20}|only|allow)",
     r"must have (?:less|fewer) than [\d,]{1,20} tokens",
     r"tokens? must be no more than [\d,]{1,20}",
     r"prompt sequence length is (?:greater|longer) than [\d,]{1,20}",
     r"inputs? tokens? ?\+ ?max_\w+ must be",
+    r"prompt_tokens[^.;]{0,30}must be less",
+    r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
+    r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]{1,20} tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
+    r"(?:request|prompt|input)[^.;]{0,40}too large[^;]{0,50}(?:max|limit)[^.;0-9]{0,12}[\d,]{1,20} tokens",
+    r"[\d,] tokens? >=? [\d,]",
+    r"[\d,] tokens?,? (?:but|which|while)[^.;]{0,60}(?:context|limit|max\w{0,20}) [^.;]{0,20}[\d,]{1,20}",
+    (
+        r"context (?:length|size|window)[^.;]{0,30} is [\d,]{1,20}k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
+        r"(?:request|has|have|got|given|provided|sent)\w{0,20}[^.;]{0,12}\d"
+    ),
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",
     r"^token limit$",
     (
@@ -367,6 +405,7 @@ _COUNTED_KEYS = ("n_prompt_tokens", "prompt_tokens", "input_tokens", "num_prompt
 _NO_REPLY = r"(?!_?(?:tokens|new|completion|output|gen)\b)"
 _CONTEXT = r"(?:context[ _-]?(?:length|window|size|limit|len)|\bn_ctx)"
 _WINDOWS = (
+    rf"\d[\d,]{{0,20}} \+ \d[\d,]{{0,20}} >=? {_N}",
     rf"\d[^.;]{{0,20}}? >=? (?:n_ctx:? ?)?\(?{_N}",
     rf"{_CONTEXT}(?: limit)? ?\(?[=:]?(?: is| of)?(?: only)? ?\(?{_N}",
     rf"{_N} (?:tokens )?(?:maximum|max) context",
@@ -376,6 +415,10 @@ _WINDOWS = (
         rf"(?: length)?(?: of [a-z][^;]{{0,60}}? is)?(?: is|:| of|=)? ?\(?{_N}"
     ),
     rf"{_CONTEXT}(?:(?!tokens|number|requested)[^.;\d]){{0,40}}(?:is|of|to|only|limit|maximum|:|=|\() ?\(?{_N}",
+    (
+        rf"max_(?:seq_len|model_len|num_tokens|input_length|position_embeddings|total_tokens"
+        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
+    ),
     rf"\[ ?[01], ?{_N} ?\]",
     rf"(?:must be|should be) (?:<=?|less than|at most|no more than) {_N}",
     rf"sequence length is (?:greater|longer) than {_N}",
