@@ -37,7 +37,6 @@ from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.layer import error_response
 from proxy.serving.reading import (
-    CLIENT_CLOSED_REQUEST,
     READ_WHOLE,
     AdmittedEndpoint,
     AdmittedRequest,
@@ -94,9 +93,13 @@ class _OneRequest:
         try:
             self.request = await read_request(self.endpoint, admitted)
             self.line.model = self.request.model
-            await self._answer_unless_gone(admitted.send)
+            await admitted.client.unless_gone(self._answer(admitted.send))
+            admitted.client.close()
         except PassOn as unread:
             rest = await pass_on_unread(admitted, unread)
+        except ClientGone:
+            if not self.is_replying:
+                raise
         finally:
             if self.is_in_foreground:
                 services.asking.lane.leave_foreground()
@@ -106,40 +109,27 @@ class _OneRequest:
         if rest is not None:
             await admitted.answer(rest)
 
-    async def _answer_unless_gone(self, send: Send) -> None:
-        try:
-            await self.admitted.client.unless_gone(self._answer(send))
-        except ClientGone:
-            if not self.is_replying:
-                gone = Response(status_code=CLIENT_CLOSED_REQUEST)
-                await gone(self.admitted.scope, self.admitted.receive, send)
-        finally:
-            self.admitted.client.close()
-
     async def _answer(self, send: Send) -> None:
+        """Sends the response, or an error if there is none."""
         async with AsyncExitStack() as until_answered:
             self.request = self.request._replace(until_answered=until_answered)
-            await self._answer_while_held(send)
-
-    async def _answer_while_held(self, send: Send) -> None:
-        """Sends the response, or an error if there is none."""
-        try:
-            response = await self._response()
-        except PassOn:
-            raise
-        except ProxyError as error:
-            self.line.error = error.code or error.type
-            if isinstance(error, HistoryUnavailable):
-                self.services.stored.outage.count_request(is_refused=True)
-            response = error_response(error, self.endpoint.path)
-        except Exception:  # noqa: BLE001
-            _log.exception("serving the request failed")
-            response = error_response(ProxyError(DEFECT), self.endpoint.path)
-        self.is_replying = True
-        if isinstance(response, Relay):
-            await self._pass_on(response, send)
-        else:
-            await response(self.admitted.scope, self.admitted.receive, send)
+            try:
+                response = await self._response()
+            except PassOn:
+                raise
+            except ProxyError as error:
+                self.line.error = error.code or error.type
+                if isinstance(error, HistoryUnavailable):
+                    self.services.stored.outage.count_request(is_refused=True)
+                response = error_response(error, self.endpoint.path)
+            except Exception:  # noqa: BLE001
+                _log.exception("serving the request failed")
+                response = error_response(ProxyError(DEFECT), self.endpoint.path)
+            self.is_replying = True
+            if isinstance(response, Relay):
+                await self._pass_on(response, send)
+            else:
+                await response(self.admitted.scope, self.admitted.receive, send)
 
     async def _pass_on(self, reply: Relay, send: Send) -> None:
         """Relays a reply; the pauses of a stream are filled, except under the strategy `off`."""
