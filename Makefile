@@ -52,7 +52,7 @@ format: setup ## let ruff write the form it checks
 bench: setup ## measure what the proxy adds (ARGS=...)
 	@$(BIN)/python -m bench $(ARGS)
 
-eval: setup ## measure what of annotated dialogues reaches the model (ARGS=...)
+eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the model (ARGS=...)
 	@$(BIN)/python -m eval $(ARGS)
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
@@ -94,6 +94,13 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	    /^Installing/ { print "  unpacking"; fflush() }'
 	@test -e $@
 
+# The public kits and the proxies beside us, in an environment of their own: the program depends on none of them.
+.venv-kits/.stamp: requirements/kits.txt | $(VENV)/.stamp-venv
+	@echo "installing the $$(grep -c '==' requirements/kits.txt) packages of requirements/kits.txt"
+	@$(BIN)/python -m venv .venv-kits
+	@.venv-kits/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/kits.txt
+	@touch $@
+
 %/node_modules/.package-lock.json: %/package-lock.json
 	@echo "installing $*"
 	@cd $* && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
@@ -111,6 +118,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 	@$(LOCK) requirements/audit.in -o requirements/audit.txt
+	@$(LOCK) requirements/kits.in -o requirements/kits.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 
 clean: ## remove what the other targets made

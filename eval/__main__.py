@@ -7,6 +7,7 @@ other work may go on beside it; the figures are the same every time.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +28,9 @@ from tests.support.data import LONG, SHORT
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
 TEMPLATE = Path(__file__).with_name("quality.md")
 LANGUAGES = {"en": "English", "zh": "Chinese"}
+KITS = Path(__file__).resolve().parents[1] / ".venv-kits" / "bin" / "python"
 _NOT_MEASURED = "Not measured: the long conversations are missing."
+_NO_KITS = "Not measured: `make eval` installs the kits."
 
 
 class Remembering:
@@ -62,14 +65,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The recorded conversations are played in processes of their own, beside the questions.
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         played = [pool.submit(money_page, LONG), pool.submit(summaries_page, LONG, summarizer)] if is_whole else []
-        text = page(dialogues, counter, lambda: [part.result() for part in played])
+        kits = public_kits() if is_whole and KITS.exists() else _NO_KITS
+        text = page(dialogues, counter, lambda: [part.result() for part in played], kits)
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ()) -> str:
+def page(
+    dialogues: Sequence[Dialogue],
+    counter: TokenCounter,
+    played: Callable[[], Sequence[str]] = lambda: (),
+    kits: str = _NO_KITS,
+) -> str:
     """The whole page; `played` gives the tables of `eval.played` about money and summaries, and is called last."""
     filled, views = arms.measured(dialogues, counter), arms.measured_beside(dialogues, counter)
     languages = [each for each in LANGUAGES if any(found.language == each for found in dialogues)]
@@ -89,7 +98,14 @@ def page(dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[
         strategies=markdown(" | ".join(["strategy", "memory", *columns]), by_strategy, texts=(0, 1)),
         money=money,
         summaries=summaries,
+        kits=kits,
     )
+
+
+def public_kits() -> str:
+    """The table of `eval.kits`, which runs in an environment of its own."""
+    told = [str(KITS), "-m", "eval.kits", "--condenser", str(Path(sys.executable).with_name("condenser"))]
+    return subprocess.run(told, cwd=KITS.parents[2], text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
 
 
 def corpus(language: str, dialogues: Sequence[Dialogue]) -> str:
