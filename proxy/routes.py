@@ -21,11 +21,10 @@ from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.http.headers import first
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
-from proxy.memory import MAX_HITS, TOP_K
 from proxy.package import VERSION
 from proxy.quoting import label, redacted
 from proxy.services import Services
-from proxy.sessions.admin import Document
+from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
 

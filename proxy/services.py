@@ -29,14 +29,13 @@ from proxy.http.admission import Admission
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
-from proxy.memory import MemoryAdmin
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.admin import Admin
+from proxy.sessions.admin import Admin, MemoryAdmin
 from proxy.sessions.histories import Histories
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser

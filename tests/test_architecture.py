@@ -52,7 +52,7 @@ FLOORS = (
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow.py", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
-    "proxy/searching.py", "proxy/memory.py", "proxy/condensing/", "proxy/log.py",
+    "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes.py",
     "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
@@ -223,7 +223,6 @@ KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/replaying/", "pr
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
-    "proxy/memory.py": {"messages"},  # of an answer about memory
     "proxy/overflow.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute
     "proxy/serving/condensed.py": {"messages"},  # a segment of a path
