@@ -25,12 +25,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.dashboard import dashboard
 from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import Paths
-from proxy.http.server import Drain, ServerConfig, use_one_heap
+from proxy.http.server import Drain, ServerConfig, give_back_memory, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
@@ -75,6 +74,7 @@ def create_app(
         async with open_services(settings, store=store, clock=clock) as built:
             app.state.services = built
             if is_alone:
+                give_back_memory()
                 gc.freeze()
                 gc.set_threshold(_COLLECT_AFTER)
             yield
@@ -99,8 +99,8 @@ def create_app(
         [
             *(Route(path, served, methods=["POST"]) for path, served in _SERVED.items()),
             Route("/v1/{path:path}", PassThrough()),
-            Route(ADMIN, _AnyMethod(dashboard)),
-            Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),
+            Route(ADMIN, _AnyMethod(_dashboard)),
+            Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(_dashboard)),
             Route(f"{ADMIN}{{path:path}}", _AnyMethod(admin)),
             *_prefixed_routes(settings.server.prefixes),
             Route("/", _AnyMethod(root)),
@@ -185,6 +185,12 @@ def _explanation(request: Request, error: HTTPException) -> str:
 
 async def _on_unexpected_error(request: Request, _error: Exception) -> Response:
     return error_response(ProxyError(DEFECT), request.scope["path"])
+
+
+async def _dashboard(request: Request) -> Response:
+    from proxy.dashboard import dashboard  # noqa: PLC0415 - most processes never show a page, and need no Jinja2
+
+    return await dashboard(request)
 
 
 def worker_app(settings: Settings, drain: Drain) -> FastAPI:
