@@ -150,7 +150,7 @@ class Services:
             knowledge=knowledge,
             add_offer=searcher.with_offer,
         )
-        runner = PipelineRunner(resolver, tasks, self.asking.expected_seconds, knowledge.shared_cache)
+        runner = PipelineRunner(resolver, tasks, clock, self.asking.expected_seconds, knowledge.shared_cache)
         maker = Maker(runner, keeper, tasks, clock)
         preparer = Preparer(
             maker=maker,

@@ -20,8 +20,8 @@ from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.commands.probe import known_lines
 from proxy.commands.running import find_proxy
+from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
-from proxy.condensing.turn import OPTION_BOUNDS
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable

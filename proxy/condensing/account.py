@@ -7,7 +7,7 @@ Only the reply to a dry run holds content, and none holds a credential.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.session import MAX_SHOWN, with_depth
 from proxy.tokens.counter import Counter, Opaque
 from proxy.tokens.models import is_openais, plain_name
+from strategies.core.budget import Budget
 from strategies.core.messages import Message
 from strategies.core.pieces import Literal, PieceKind
 
@@ -68,8 +69,8 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Floor", str(decision.floor)))
     if decision.stages:
         pairs.append(("X-Condenser-Stages", decision.stages))
-    if decision.warnings:
-        pairs.append(("X-Condenser-Warning", "; ".join(decision.warnings)))
+    if warnings := [*decision.context.request.controls.warnings, *_clamped_values(decision)]:
+        pairs.append(("X-Condenser-Warning", "; ".join(warnings)))
     if head:
         pairs.append(("X-Condenser-Head", head))
     if decision.applied is not None:
@@ -79,6 +80,24 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
     if (headroom := decision.headroom) is not None:
         pairs.append(("X-Condenser-Headroom", str(headroom)))
     return pairs
+
+
+OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
+    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
+}
+"""Options in tokens that the budget bounds, and by what."""
+
+
+def _clamped_values(decision: Decision) -> Iterator[str]:
+    """Yields a sentence for each option in the request that the budget clamps."""
+    policy, options = decision.policy, decision.context.request.controls.options
+    for stage in policy.stages if options and policy.budget else ():
+        for name, (bound, most) in OPTION_BOUNDS.items():
+            value = getattr(getattr(stage, "options", None), name, 0)
+            if policy.budget and most(policy.budget) < value and {name, f"{stage.name}.{name}"} & options.keys():
+                yield f"{stage.name}.{name} of {value:,} is clamped to {most(policy.budget):,}: {bound}"
 
 
 _WORTH_A_PHRASE = 0.05

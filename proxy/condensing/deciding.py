@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
-from proxy.condensing.making import TRIGGERS, Maker
+from proxy.condensing.making import Maker
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
-from proxy.condensing.running import RunResult
+from proxy.condensing.running import TRIGGERS, RunResult
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
-from proxy.request.measure import Precision
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
@@ -64,18 +63,19 @@ class Decider:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF).with_loss_told()
-        if pipeline.observe:
-            return await self._observed(decision)
         if context.recognised.failure:
-            return await self._without_store(decision)
-        condensed = await self._condensed(_replayed(decision))
-        return with_floor_reason(await self.injector.inject(condensed)).with_loss_told()
+            made = await self._without_store(decision)
+        else:
+            made = await self._condensed(_replayed(decision))
+        if pipeline.observe:
+            return as_observed(with_floor_reason(made))
+        await refuse_if_hopeless(made)
+        return with_floor_reason(await self.injector.inject(made)).with_loss_told()
 
     async def _condensed(self, decision: Decision) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
-        if not decision.context.request.controls.dry_run:
-            recorded = await self.preparer.vote_before_forwarding(decision, deadline)
-            decision = decision.in_context(decision.context.with_recorded(recorded))
+        recorded = await self.preparer.vote_before_forwarding(decision, deadline)
+        decision = decision.in_context(decision.context.with_recorded(recorded))
         requirement, reason = assess_need(decision)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
@@ -93,7 +93,6 @@ class Decider:
         if requirement is not None:
             deadline = asyncio.get_running_loop().time() + self.timeout
             decision = await self._from_transcript(requirement, decision, deadline)
-        await refuse_if_hopeless(decision)
         return decision
 
     async def _from_transcript(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
@@ -109,17 +108,13 @@ class Decider:
         return decision.with_view(fold_view(decision.context, made))._replace(trigger=TRIGGERS[requirement])
 
     async def _with_new(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
-        if decision.context.request.controls.dry_run:
-            result = await self.maker.project(requirement, decision)
-        else:
-            result = await self.maker.make(requirement, decision, deadline)
+        result = await self.maker.make(requirement, decision, deadline)
         made = _made(decision, result)
         if result.condensation is None and requirement is Requirement.SOFT:
             if decision.action is Action.CONDENSED:
                 return decision  # A prepared condensation has just been applied, and that is enough.
             if decision.policy.asks_models:
                 made = made._replace(reason=why_not_prepared(decision))
-        await refuse_if_hopeless(made)
         return made
 
     async def _with_prepared(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision | None:
@@ -128,8 +123,7 @@ class Decider:
         If the requirement may ask a model, a preparation under way is waited for.
         """
         prepared, context = find_prepared(requirement, decision), decision.context
-        may_wait = RULES[requirement].asks and not context.request.controls.dry_run
-        if prepared is None and may_wait:
+        if prepared is None and RULES[requirement].asks:
             # Until the deadline: starting the same work again would pay for it twice and be ready no sooner.
             context = context.with_recorded(await self.preparer.wait_for_preparation(context, deadline))
             decision = decision.in_context(context)
@@ -138,7 +132,7 @@ class Decider:
             return None
         extended = self.maker.extend_judged(prepared, context.policy.judging)
         decision = _applied(decision, extended or prepared.applied, TRIGGERS[requirement], was_prepared=True)
-        if not context.may_store:
+        if context.is_projected or not context.may_store:
             return decision
         try:
             if extended is None:
@@ -166,29 +160,12 @@ class Decider:
         result = await self.maker.make(Requirement.OVERFLOW, decision, deadline)
         return _made(decision, result, Trigger.OVERFLOW)
 
-    async def _observed(self, decision: Decision) -> Decision:
-        """The decision under `observe:`: what would be done, with nothing changed.
 
-        Without the store nobody knows, because the standing condensations are not known.
-        """
-        if decision.context.recognised.failure:
-            return decision
-        requirement, reason = assess_need(decision)
-        decision = decision._replace(reason=reason or decision.reason)
-        if requirement is None:
-            return decision
-        result = await self.maker.project(requirement, decision)
-        if result.condensation is not None:
-            return decision._replace(
-                action=Action.WOULD_CONDENSE,
-                trigger=TRIGGERS[requirement],
-                reason=result.reason,
-                tokens_after=fold_view(decision.context, result.condensation).tokens,
-                precision=Precision.ESTIMATE if result.asked_model else decision.precision,
-                metadata=result.condensation.metadata,
-            )
-        waits = requirement is Requirement.SOFT and decision.policy.asks_models
-        return decision._replace(reason=why_not_prepared(decision) if waits else result.reason)
+def as_observed(made: Decision) -> Decision:
+    """The decision under `observe:`: the transcript is sent, and it is told what would have been."""
+    would = made.action in (Action.CONDENSED, Action.REPLAYED)
+    passed = undecided(made.context)
+    return made._replace(action=Action.WOULD_CONDENSE if would else passed.action, view=passed.view, applied=None)
 
 
 def standing_decision(context: RequestContext) -> Decision:

@@ -1,4 +1,4 @@
-"""Runs a pipeline: resolves the effects that strategies yield, and turns failures into reasons.
+"""Runs a pipeline to a condensation: resolves the effects that strategies yield, and turns failures into reasons.
 
 A strategy is a generator that yields effects. Normally models answer them. For `observe:` and dry runs a projection
 answers instead, with a text of the size that was asked for, so that no model is called.
@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
+from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
-from proxy.reasons import Reason
+from proxy.reasons import Reason, Trigger
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from strategies.core.budget import Budget
+from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, Replayed
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter
+from strategies.core.plan import head_pieces
 from strategies.core.protocol import SessionFacts
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
@@ -41,6 +46,16 @@ _log = logging.getLogger(__name__)
 Resolve = Callable[[tuple[Effect, ...]], Awaitable[tuple[Result, ...]]]
 
 
+TRIGGERS = {
+    # A prepared condensation is applied when the trigger is reached.
+    Requirement.PREPARE: Trigger.THRESHOLD,
+    Requirement.SOFT: Trigger.THRESHOLD,
+    Requirement.HARD: Trigger.CONTEXT_LIMIT,
+    Requirement.FORCED: Trigger.FORCED,
+    Requirement.OVERFLOW: Trigger.OVERFLOW,
+}
+
+
 class Run(NamedTuple):
     """A run of a policy's pipeline that makes one condensation."""
 
@@ -54,11 +69,17 @@ class Run(NamedTuple):
     started: float
     """When it began, by `perf_counter`."""
 
+    @property
+    def trigger(self) -> Trigger:
+        """The trigger of its condensation. What judges let prepare for a mark waits for the hard limit."""
+        waits = self.requirement is Requirement.PREPARE and self.policy.judging is not None
+        return Trigger.CONTEXT_LIMIT if waits else TRIGGERS[self.requirement]
+
 
 class RunResult(NamedTuple):
-    """The result of a run: an outcome and what was recorded of it, or the reason why there is none."""
+    """A condensation, made or recorded, or the reason why there is none."""
 
-    outcome: Outcome | None = None
+    condensation: Condensation | None = None
     reason: str = ""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
@@ -66,7 +87,6 @@ class RunResult(NamedTuple):
     """Whether a model was asked, or its answer projected."""
     late: asyncio.Task[RunResult] | None = None
     """The run that continues with its models after the deadline."""
-    condensation: Condensation | None = None
     store_failure: str = ""
     """The reason why the store did not take the record, if it did not."""
     store_seconds: float = 0.0
@@ -116,6 +136,7 @@ class PipelineRunner:
         self,
         resolver: Resolver,
         tasks: OwnedTasks,
+        clock: Callable[[], float],
         expected_seconds: Callable[..., float] = lambda *_, **__: 0.0,
         shared_cache: Callable[[str], int | None] = lambda _: None,
     ) -> None:
@@ -123,17 +144,18 @@ class PipelineRunner:
         self._shared_cache = shared_cache
         self._expected_seconds = expected_seconds
         self._tasks = tasks
+        self._clock = clock
 
     def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:
         return Models(self._resolver, policy, budget, caller, view, self._shared_cache)
 
     async def project(self, run: Run) -> RunResult:
         """Runs the pipeline with projected texts in place of a model's."""
-        return await _drive(run, partial(_project, run.base.view.counter))
+        return await self._drive(run, partial(_project, run.base.view.counter))
 
     async def run(self, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline, however long its models take."""
-        return await _drive(run, self._models(run.policy, run.budget, caller, run.base.view))
+        return await self._drive(run, self._models(run.policy, run.budget, caller, run.base.view))
 
     async def run_until(self, deadline: float, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
@@ -141,17 +163,17 @@ class PipelineRunner:
         if left <= 0 or self.is_hopeless(SUMMARIZER, run.policy, caller, deadline):
             # All the time was spent waiting for another replica, whose models are still at work; or the last answer
             # has taken longer than the client would wait for this one.
-            return await _without_models(run)
+            return await self._without_models(run)
         caller = caller if caller.waiters is not NOBODY else replace(caller, waiters=Waiters())
         models = self._models(run.policy, run.budget, caller, run.base.view)
-        task = self._tasks.own(_drive(run, models))
+        task = self._tasks.own(self._drive(run, models))
         try:
             with caller.waiters.waiting():
                 await asyncio.wait({task}, timeout=left)
             if task.done():
                 return task.result()
             models.caller = replace(caller, background=True)
-            without = await _without_models(run)
+            without = await self._without_models(run)
         except asyncio.CancelledError:
             task.cancel()
             raise
@@ -164,6 +186,29 @@ class PipelineRunner:
         """
         left = deadline - asyncio.get_running_loop().time()
         return self._expected_seconds(policy.roles[role], caller, joins=joins) > max(left, 0.0)
+
+    async def _without_models(self, run: Run) -> RunResult:
+        return (await self._drive(run, _time_out))._replace(reason=Reason.SUMMARY_TIMEOUT)
+
+    async def _drive(self, run: Run, resolve: Resolve) -> RunResult:
+        requirement, base, policy, budget, session, _ = run
+        if budget is None:
+            return RunResult(reason=Reason.WINDOW_UNKNOWN)
+        driver = _Driver(resolve, base.view)
+        try:
+            outcome = await driver.drive(
+                run_required(requirement, policy.stages, policy.ladder, base.view, budget, session)
+            )
+        except StrategyError as error:
+            return RunResult(None, error.reason, driver.tokens, driver.has_asked)
+        except Exception:  # noqa: BLE001
+            # A defect in a strategy costs headroom, never the reply.
+            _log.exception("a strategy failed")
+            return RunResult(None, Reason.INTERNAL_ERROR, driver.tokens, driver.has_asked)
+        for defect in outcome.defects:
+            _log.error("a stage failed", exc_info=defect)
+        made = condensation_of(run, outcome, driver.tokens, self._clock())
+        return RunResult(made, outcome.failure, driver.tokens, driver.has_asked)
 
     async def ask_judges(
         self,
@@ -178,28 +223,43 @@ class PipelineRunner:
         return await driver.drive(polling), driver.tokens
 
 
-async def _without_models(run: Run) -> RunResult:
-    return (await _drive(run, _time_out))._replace(reason=Reason.SUMMARY_TIMEOUT)
+def new_id() -> str:
+    """A random id for a condensation; records are found by chain and depth, not by this id."""
+    return "c" + secrets.token_hex(8)
 
 
-async def _drive(run: Run, resolve: Resolve) -> RunResult:
-    requirement, base, policy, budget, session, _ = run
-    if budget is None:
-        return RunResult(reason=Reason.WINDOW_UNKNOWN)
-    driver = _Driver(resolve, base.view)
-    try:
-        outcome = await driver.drive(
-            run_required(requirement, policy.stages, policy.ladder, base.view, budget, session)
-        )
-    except StrategyError as error:
-        return RunResult(None, error.reason, driver.tokens, driver.has_asked)
-    except Exception:  # noqa: BLE001
-        # A defect in a strategy costs headroom, never the reply.
-        _log.exception("a strategy failed")
-        return RunResult(None, Reason.INTERNAL_ERROR, driver.tokens, driver.has_asked)
-    for defect in outcome.defects:
-        _log.error("a stage failed", exc_info=defect)
-    return RunResult(outcome, outcome.failure, driver.tokens, driver.has_asked)
+def _cards_of(condensation: str, cards: Iterable[MemoryCard], now: float) -> tuple[MemoryCard, ...]:
+    """Memory cards as they are recorded with a condensation at `now`."""
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    return tuple(replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
+
+
+def condensation_of(run: Run, outcome: Outcome, own_tokens: int, now: float) -> Condensation:
+    """The condensation that a run has led to at `now`, in seconds since the epoch."""
+    name, base, policy, view = new_id(), run.base, run.policy, outcome.view
+    return Condensation(
+        id=name,
+        digest=view.transcript.digests[view.covered_count - 1],
+        covered=view.covered_count,
+        depth=base.applied.depth + 1 if base.applied else 1,
+        pieces=head_pieces(view),
+        window=policy.budget.window if policy.budget else 0,
+        strategy=policy.pipeline.text,
+        requirement=run.requirement.value,
+        trigger=run.trigger.value,
+        tokens_before=base.view.tokens,
+        tokens_after=view.tokens,
+        created_at=now,
+        cards=_cards_of(name, outcome.cards, now),
+        own_tokens=own_tokens,
+        parent=base.applied.id if base.applied else None,
+        metadata={
+            "stages": outcome.stages,
+            "reasons": outcome.reasons,
+            "compressionDuration": round((perf_counter() - run.started) * 1000, 1),
+            **outcome.metadata,
+        },
+    )
 
 
 class _Driver:

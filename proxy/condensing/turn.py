@@ -7,7 +7,7 @@ request. Neither ever changes; another one replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -48,12 +48,6 @@ ON_VOTES = "judge_tokens"
 """The session's totals of tokens for which its allowance has paid."""
 MIN_SAVING = 0.01
 """The smallest saving that is reported, as a share of the cost of prompts."""
-OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
-    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
-    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
-    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
-}
-"""Options in tokens that the budget bounds, and by what."""
 
 
 class RequestContext(NamedTuple):
@@ -391,6 +385,11 @@ class RequestContext(NamedTuple):
         return SessionFacts(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
     @property
+    def is_projected(self) -> bool:
+        """Whether it is only told what would be condensed: models are projected, and nothing is recorded."""
+        return self.request.controls.dry_run or self.policy.pipeline.observe
+
+    @property
     def may_store(self) -> bool:
         controls = self.request.controls
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
@@ -463,22 +462,6 @@ class Decision(NamedTuple):
         append = self.context.supply.append
         return append.current_head if append else ""
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the client should know of its own headers and values."""
-        controls = self.context.request.controls
-        return (*controls.warnings, *self._clamped_values()) if controls.options else controls.warnings
-
-    def _clamped_values(self) -> Iterator[str]:
-        """Yields a sentence for each option in the request that the budget clamps."""
-        policy, options = self.policy, self.context.request.controls.options
-        budget = policy.budget
-        for stage in policy.stages if budget else ():
-            for name, (bound, most) in OPTION_BOUNDS.items():
-                value = getattr(getattr(stage, "options", None), name, 0)
-                if budget and most(budget) < value and {name, f"{stage.name}.{name}"} & options.keys():
-                    yield f"{stage.name}.{name} of {value:,} is clamped to {most(budget):,}: {bound}"
-
     def in_context(self, context: RequestContext) -> Decision:
         return self._replace(context=context)
 
@@ -496,7 +479,7 @@ class Decision(NamedTuple):
     @property
     def forwarded_tokens(self) -> int:
         """Tokens of what is forwarded, by the tokenizer's own count; under `observe:` that is the transcript."""
-        return self.tokens_before if self.action is Action.WOULD_CONDENSE else self.tokens_after
+        return self.view.tokens if self.policy.pipeline.observe else self.tokens_after
 
     @property
     def tokens_saved(self) -> int:

@@ -130,6 +130,14 @@ def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage
     assert answer.tokens_after < answer.tokens_before
 
 
+def test_observe_counts_on_the_condensation_that_stands(stage: Stage) -> None:
+    real = stage.ask(chat(12), controls(session="stands"))
+    answer = stage.ask(chat(12), controls(session="stands", strategy="observe:half-window"))
+    assert stage.forwarded[-1].body == stage.sent[-1]
+    assert (answer.action, answer.trigger) == ("would-condense", "none")
+    assert answer.tokens_after == real.tokens_after
+
+
 def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "s.db") as stage:
         answer = stage.ask(chat(12), controls(session="dry", dry_run="true"))

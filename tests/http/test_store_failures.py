@@ -154,4 +154,5 @@ def test_a_strategy_that_only_observes_tells_of_a_store_that_fails() -> None:
         answer = stage.ask(chat(40), controls(session="s"))
         assert answer.action == "degraded"
         assert (answer.reason or "").startswith("store-")
+        assert answer.tokens_after < answer.tokens_before
         assert stage.last_view == chat(40)

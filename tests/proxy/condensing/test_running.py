@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
@@ -28,6 +29,7 @@ from strategies import parse
 from strategies.core.budget import Budget
 from strategies.core.condensation import Replayed
 from strategies.core.messages import Reader
+from strategies.core.pieces import Literal
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
@@ -83,7 +85,7 @@ async def attempt(
     chosen = using or policy()
     run = Run(requirement, Replayed(view(rounds), None), chosen, chosen.budget, SessionFacts(), started=0.0)
     try:
-        runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected, shared_cache)
+        runner = PipelineRunner(Asking(client), OwnedTasks(), time.time, lambda *_, **__: expected, shared_cache)
         if caller is None:
             return await runner.project(run)
         found = await runner.run_until(deadline, run, caller)
@@ -98,8 +100,10 @@ async def attempt(
 async def test_an_outcome_has_the_models_answer_and_its_cost(upstream: ScriptedUpstream) -> None:
     upstream.reply(summary())
     found = await attempt(upstream)
-    assert found.outcome is not None
-    assert SUMMARY in json.loads(found.outcome.view.to_json())[2]["content"]
+    assert found.condensation is not None
+    assert any(
+        SUMMARY in json.loads(piece.raw)["content"] for piece in found.condensation.pieces if isinstance(piece, Literal)
+    )
     assert (found.own_tokens, found.asked_model) == (940, True)
 
 
@@ -117,7 +121,7 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
 
 async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, caller=None)
-    assert found.outcome is not None
+    assert found.condensation is not None
     assert found.asked_model
     assert found.own_tokens == 0
     assert len(upstream.journal) == 0
@@ -126,20 +130,20 @@ async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
     for window in (2_048, WINDOW, 6_000, 8_192, 16_384, 32_768):
         found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)
-        assert found.outcome is not None
-        assert found.outcome.stages[0] == "half-window", (window, found.reason)
+        assert found.condensation is not None
+        assert found.condensation.metadata["stages"][0] == "half-window", (window, found.reason)
 
 
 async def test_at_the_threshold_no_model_is_asked(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, requirement=Requirement.SOFT)
-    assert found.outcome is None
+    assert found.condensation is None
     assert found.reason
     assert len(upstream.journal) == 0
 
 
 async def test_an_answer_that_would_come_too_late_is_not_waited_for(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, expected=11.0)
-    assert found.outcome is not None
+    assert found.condensation is not None
     assert (found.reason, found.late) == ("summary-timeout", None)
     assert len(upstream.journal) == 0
 
@@ -148,8 +152,8 @@ async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUp
     upstream.reply(error(500))
     found = await attempt(upstream)
     assert found.reason == "summary-http-error"
-    assert found.outcome is not None
-    assert found.outcome.stages == ["extract"]
+    assert found.condensation is not None
+    assert found.condensation.metadata["stages"] == ["extract"]
 
 
 async def test_a_late_answer_is_handed_out(upstream: ScriptedUpstream) -> None:
@@ -157,17 +161,17 @@ async def test_a_late_answer_is_handed_out(upstream: ScriptedUpstream) -> None:
     upstream.reply(replace(summary(), before=release))
     found = await attempt(upstream, timeout=0.2, release=release)
     assert found.reason == "summary-timeout"
-    assert found.outcome is not None
-    assert found.outcome.stages == ["extract"]
+    assert found.condensation is not None
+    assert found.condensation.metadata["stages"] == ["extract"]
     assert found.late is not None
-    late = found.late.result().outcome
+    late = found.late.result().condensation
     assert late is not None
-    assert late.stages == ["half-window"]
+    assert late.metadata["stages"] == ["half-window"]
 
 
 async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, rounds=0, requirement=Requirement.FORCED)
-    assert found.outcome is None
+    assert found.condensation is None
     assert found.reason.startswith("nothing-to-")
 
 
@@ -183,5 +187,5 @@ async def test_a_strategys_defect_is_logged(upstream: ScriptedUpstream, caplog: 
 
 async def test_the_ladder_makes_room_after_a_defect(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
-    assert found.outcome is not None
-    assert found.outcome.view.tokens < WINDOW
+    assert found.condensation is not None
+    assert found.condensation.tokens_after < WINDOW
