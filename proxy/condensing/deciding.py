@@ -63,10 +63,7 @@ class Decider:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF).with_loss_told()
-        if context.recognised.failure:
-            made = await self._without_store(decision)
-        else:
-            made = await self._condensed(_replayed(decision))
+        made = await self._condensed(_replayed(decision))
         if pipeline.observe:
             return as_observed(with_floor_reason(made))
         await refuse_if_hopeless(made)
@@ -74,6 +71,9 @@ class Decider:
 
     async def _condensed(self, decision: Decision) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
+        if decision.context.recognised.failure:
+            requirement, _ = assess_need(decision)
+            return decision if requirement is None else await self._unrecorded(requirement, decision, deadline)
         recorded = await self.preparer.vote_before_forwarding(decision, deadline)
         decision = decision.in_context(decision.context.with_recorded(recorded))
         requirement, reason = assess_need(decision)
@@ -87,16 +87,8 @@ class Decider:
             return decision._replace(reason=why_not_prepared(decision))
         return decision if requirement is None else await self._with_new(requirement, decision, deadline)
 
-    async def _without_store(self, decision: Decision) -> Decision:
-        """The decision for a view that is made from the transcript alone, because the store has failed."""
-        requirement, _ = assess_need(decision)
-        if requirement is not None:
-            deadline = asyncio.get_running_loop().time() + self.timeout
-            decision = await self._from_transcript(requirement, decision, deadline)
-        return decision
-
-    async def _from_transcript(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
-        """The decision with a view that no record holds, by the stages that ask no model; the same if they do not help.
+    async def _unrecorded(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
+        """The decision with a view that no record holds, because the store has failed; the same if it does not help.
 
         Models are not asked: nothing would be kept of what they cost.
         """
@@ -152,7 +144,7 @@ class Decider:
     async def _shrunk(self, decision: Decision, aim: Budget, seconds: float) -> Decision:
         deadline = asyncio.get_running_loop().time() + seconds
         if decision.context.recognised.failure:
-            return await self._from_transcript(Requirement.OVERFLOW, decision, deadline)
+            return await self._unrecorded(Requirement.OVERFLOW, decision, deadline)
         prepared = await self._with_prepared(Requirement.OVERFLOW, decision, deadline)
         if prepared is not None and prepared.tokens_after < aim.trigger:
             return prepared

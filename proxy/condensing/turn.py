@@ -403,8 +403,6 @@ class Decision(NamedTuple):
     view: View
     tokens_after: int
     """Tokens of the view, by the tokenizer's own count."""
-    precision: Precision
-    """How the tokens are known."""
     session: str
     """The session's id, as the response header shows it."""
     body: bytes = b""
@@ -439,6 +437,11 @@ class Decision(NamedTuple):
     def tokens_before(self) -> int:
         """Tokens of the client's own list, by the tokenizer's own count."""
         return self.context.sent.tokens
+
+    @property
+    def precision(self) -> Precision:
+        """How the tokens are known."""
+        return self.context.measured.precision
 
     @property
     def overhead(self) -> int:
@@ -533,7 +536,6 @@ def undecided(context: RequestContext) -> Decision:
         context,
         view,
         view.tokens if view.drops_reasoning or context.pictures_out else measured.tokens,
-        measured.precision,
         recognised.shown_id,
         action=Action.DEGRADED if recognised.failure else Action.PASSED,
         reason=recognised.failure,
