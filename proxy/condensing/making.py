@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from proxy.asking import Caller
 from proxy.condensing.running import PipelineRunner, Run, RunResult, new_id
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -42,15 +41,14 @@ class Maker:
     _tasks: OwnedTasks
     _clock: Callable[[], float]
 
-    async def prepare(
-        self, base: Replayed, context: RequestContext, caller: Caller, verdict: Verdict | None = None
-    ) -> RunResult:
+    async def prepare(self, decision: Decision, verdict: Verdict | None = None, *, background: bool) -> RunResult:
         """Makes a condensation for a later request, and records it as prepared, not applied; this may take minutes.
 
         With a `verdict` of judges, the condensation follows that.
         """
-        run = self._run_for(Requirement.PREPARE, base, context, verdict)
-        result = await self._runner.run(run, caller)
+        context = decision.context
+        run = self._run_for(Requirement.PREPARE, decision, verdict)
+        result = await self._runner.run(run, context.caller(self._tasks, background=background))
         if result.condensation is None or verdict is None:
             return await self._record(result, context, standing=False)
         judged = replace(result.condensation, trigger=JUDGED)
@@ -65,8 +63,7 @@ class Maker:
 
         Models are waited for until `until`, a time of the event loop's clock.
         """
-        context, base = decision.context, decision.base
-        run = self._run_for(requirement, base, context)
+        context, run = decision.context, self._run_for(requirement, decision)
         if context.is_projected:
             return await self._runner.project(run)
         if not (context.may_store and RULES[requirement].asks):
@@ -75,7 +72,7 @@ class Maker:
         began = clock()
         head = context.history.digests[-1] if context.history.chain else b""
         result, is_leader = await self._tasks.share(
-            context.shared_work_id(requirement.value, head, base.applied_id),
+            context.shared_work_id(requirement.value, head, run.base.applied_id),
             self._unless_recorded(run, context, until),
             lambda made: made.condensation is not None and not made.store_failure,
         )
@@ -163,11 +160,9 @@ class Maker:
             metadata={**judged.metadata, **shortened.metadata},
         )
 
-    def _run_for(
-        self, requirement: Requirement, base: Replayed, context: RequestContext, verdict: Verdict | None = None
-    ) -> Run:
-        facts = context.session_facts(self._clock(), verdict)
-        return Run(requirement, base, context.policy, context.own_budget, facts, perf_counter())
+    def _run_for(self, requirement: Requirement, decision: Decision, verdict: Verdict | None = None) -> Run:
+        context, facts = decision.context, decision.context.session_facts(self._clock(), verdict)
+        return Run(requirement, decision.base, context.policy, context.own_budget, facts, perf_counter())
 
 
 def _one_level_deeper(condensation: Condensation) -> Condensation:

@@ -182,51 +182,52 @@ class Preparer:
         context = decision.context
         if decision.action is Action.CONDENSED:
             return "cool-down"
-        if any(failed.reason for failed in self._recent_failures(decision.base, context)):
+        if any(failed.reason for failed in self._recent_failures(decision)):
             return RECORD_FAILED
         view = decision.view
         load = message_load(len(view.transcript.chain), view.tokens)
         return await offload(load, stage.skip_reason, view, context.budget, context.session_facts(self.clock()))
 
     async def _run(self, decision: Decision, *, background: bool) -> Condensation | None:
-        context, stage, verdict = decision.context, decision.policy.judging, None
+        stage, prepares, verdict = decision.policy.judging, decision.policy.prepares, None
         if stage is not None:
-            if context.is_estimated and not await self._why_no_vote(stage, decision):
+            if decision.context.is_estimated and not await self._why_no_vote(stage, decision):
                 # Estimates by length are too coarse for a vote.
-                context = await self.counted(context)
+                context = await self.counted(decision.context)
                 decision = decision._replace(context=context, view=fold_view(context, decision.applied))
             verdict = await self._verdict(stage, decision, background=background)
             verdict = verdict or self._verdict_to_retry(decision)
         if verdict is not None and verdict.yes:
-            preparing = context.with_fresh_patience() if background else context
-            return await self._prepare(decision.base, preparing, verdict, background=background)
-        if not (background and context.policy.prepares) or self._recent_failures(decision.base, context):
+            if background:
+                decision = decision.in_context(decision.context.with_fresh_patience())
+            return await self._prepare(decision, verdict, background=background)
+        if not (background and prepares) or self._recent_failures(decision) or not _needs_preparation(decision):
             return None
-        return await self._prepare(decision.base, context) if _needs_preparation(decision.base, context) else None
+        return await self._prepare(decision)
 
     async def _verdict(self, stage: Judging, decision: Decision, *, background: bool) -> Verdict | None:
         """The verdict of the judges; in the background, if there is none, the session records why."""
-        context, vote_round = decision.context, VoteRound(None, await self._why_no_vote(stage, decision))
-        holds = stage.inline is not background and (context.policy.prepares or not background)
+        vote_round = VoteRound(None, await self._why_no_vote(stage, decision))
+        holds = stage.inline is not background and (decision.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
-            caller = context.caller(self.tasks, background=background)
-            vote_round = await self.vote(stage, decision.base, context, caller)
+            vote_round = await self.vote(stage, decision, background=background)
         if vote_round.verdict is None and background:
-            await self._store_verdict(stage, vote_round, decision.view, context)
+            await self._store_verdict(stage, vote_round, decision)
         return vote_round.verdict
 
-    async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
+    async def vote(self, stage: Judging, decision: Decision, *, background: bool) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
+        context = decision.context
         if stage.is_bound and context.allowance_after_votes(self.allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
-        view = base.view
-        work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
+        work = context.shared_work_id("vote", decision.view.transcript.digests[-1], decision.base.applied_id)
         async with self.claims.taken(work, context) as is_ours:
             if not is_ours:
                 return VoteRound(None, HELD_ELSEWHERE)
-            vote_round = await self._ask_judges(stage, view, context, caller)
+            caller = context.caller(self.tasks, background=background)
+            vote_round = await self._ask_judges(stage, decision.view, context, caller)
         if vote_round.verdict is not None:
-            await self._store_verdict(stage, vote_round, view, context)
+            await self._store_verdict(stage, vote_round, decision)
         return vote_round
 
     async def _ask_judges(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
@@ -241,10 +242,10 @@ class Preparer:
             _log.warning("judges gave no verdict: %s", verdict.failure)
         return VoteRound(verdict, verdict.failure, tokens)
 
-    async def _store_verdict(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+    async def _store_verdict(self, stage: Judging, vote_round: VoteRound, decision: Decision) -> None:
         """Stores in the session a verdict on a view, or why there is none; a missing verdict creates no session."""
         verdict, skip_reason, tokens = vote_round
-        facts = context.session_facts(self.clock())
+        view, facts = decision.view, decision.context.session_facts(self.clock())
 
         def change(session: Session) -> Session:
             verdicts = session.verdicts if verdict is None else (*session.verdicts, verdict)
@@ -253,7 +254,7 @@ class Preparer:
                 return session._replace(judging=state)
             return session.with_totals(own_tokens=tokens, judge_tokens=tokens, votes=1).with_verdict(verdict, state)
 
-        await self.keeper.amend(context.recognised, change, creates=verdict is not None)
+        await self.keeper.amend(decision.context.recognised, change, creates=verdict is not None)
 
     def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: the one that this process knows, and the one in the session."""
@@ -265,9 +266,10 @@ class Preparer:
         )
         return [failed for failed in known if failed is not None]
 
-    def _recent_failures(self, base: Replayed, context: RequestContext) -> list[FailedTry]:
+    def _recent_failures(self, decision: Decision) -> list[FailedTry]:
         """The failed tries since which the branch has not changed enough for another."""
-        return [failed for failed in self._failures(context) if not _has_changed_enough(failed, base, context.budget)]
+        base, budget = decision.base, decision.context.budget
+        return [each for each in self._failures(decision.context) if not _has_changed_enough(each, base, budget)]
 
     def _verdict_to_retry(self, decision: Decision) -> Verdict | None:
         """The last verdict, if it stands, was a YES, its record failed, and the view has since grown by a step."""
@@ -276,36 +278,36 @@ class Preparer:
         if session is None or decision.action is Action.CONDENSED:
             return None
         failed = [failed for failed in self._failures(context) if failed.judged and failed.applied == base.applied_id]
-        if not failed or self._recent_failures(base, context):
+        if not failed or self._recent_failures(decision):
             return None
         digests = base.view.transcript.digests
         last = next((verdict for verdict in reversed(session.verdicts) if verdict.applies_to(digests)), None)
         return last if last is not None and last.yes else None
 
     async def _prepare(
-        self, base: Replayed, context: RequestContext, verdict: Verdict | None = None, *, background: bool = True
+        self, decision: Decision, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
+        context, base = decision.context, decision.base
         work = context.shared_work_id(_PREPARE.value, base.view.transcript.digests[-1], base.applied_id)
         async with self.claims.taken(work, context) as is_ours:
-            if not is_ours or await self._is_prepared_already(base, context, verdict):
+            if not is_ours or await self._is_prepared_already(decision, verdict):
                 return None
-            result = await self.maker.prepare(base, context, context.caller(self.tasks, background=background), verdict)
-        await self._store_outcome(result, base, context, verdict)
+            result = await self.maker.prepare(decision, verdict, background=background)
+        await self._store_outcome(result, decision, verdict)
         return result.condensation
 
-    async def _is_prepared_already(self, base: Replayed, context: RequestContext, verdict: Verdict | None) -> bool:
+    async def _is_prepared_already(self, decision: Decision, verdict: Verdict | None) -> bool:
         """Whether such a condensation has been prepared since the session was read.
 
         If there is a verdict, only a judged condensation counts.
         """
-        since = await self.keeper.recorded_since(context.recognised)
-        prepared = prepared_in(since, base.view.transcript.digests, base.applied)
+        since = await self.keeper.recorded_since(decision.context.recognised)
+        prepared = prepared_in(since, decision.view.transcript.digests, decision.applied)
         return any(verdict is None or record.trigger == JUDGED for record in prepared)
 
-    async def _store_outcome(
-        self, result: RunResult, base: Replayed, context: RequestContext, verdict: Verdict | None
-    ) -> None:
+    async def _store_outcome(self, result: RunResult, decision: Decision, verdict: Verdict | None) -> None:
         """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
+        context, base = decision.context, decision.base
         session, stored = context.recognised.session, None
         if result.condensation is None:
             is_failure = result.asked_model or verdict is not None
@@ -337,12 +339,13 @@ def _may_be_due(view: View, context: RequestContext) -> bool:
     )
 
 
-def _needs_preparation(base: Replayed, context: RequestContext) -> bool:
+def _needs_preparation(decision: Decision) -> bool:
     """Whether a condensation should be prepared for a view: at a stage's own trigger, or past `prepare` and a step.
 
     An earlier prepared condensation is enough while its view would be below the mark; after that another replaces it.
     One that would save too little to be applied at the trigger does not prevent a better one.
     """
+    base, context = decision.base, decision.context
     tokens, budget, shrink = base.view.tokens, context.budget, RULES[Requirement.SOFT].least_shrink
     prepared = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
     if prepared is not None and prepared.applied is not None:

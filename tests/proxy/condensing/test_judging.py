@@ -54,7 +54,7 @@ async def held(services: Services, **totals: int) -> VoteRound:
     assert isinstance(stage, Judging)
     context = context._replace(recognised=context.recognised._replace(session=session.with_totals(**totals)))
     preparer = parts.decider.preparer
-    return await preparer.vote(stage, exchange.decision.base, context, context.caller(background=True))
+    return await preparer.vote(stage, exchange.decision.in_context(context), background=True)
 
 
 async def test_a_verdict_is_recorded_with_its_session() -> None:

@@ -23,7 +23,7 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Condensation, Replayed
+from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from tests.support.driver import request
 from tests.support.signals import BOUND
@@ -130,9 +130,8 @@ async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
         context = await built.exchanges.intake.build_context(chat_request(), Timing())
         exchange.follow_up()
         maker = built.exchanges.decider.maker
-        for_a_mark = await maker.prepare(
-            Replayed(exchange.decision.view, None), context, context.caller(background=True)
-        )
+        raw = exchange.decision._replace(context=context, applied=None)
+        for_a_mark = await maker.prepare(raw, background=True)
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
