@@ -17,13 +17,12 @@ from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.making import Maker
+from proxy.condensing.making import Maker, PipelineRunner
 from proxy.condensing.memory_tool import Searcher
 from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
-from proxy.condensing.running import PipelineRunner
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.knowledge.calibrator import Calibrator

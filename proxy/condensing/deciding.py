@@ -3,10 +3,10 @@
     replay     fold the transcript with the standing condensation          (strategies/core/condensation.py)
     assess     must the view be condensed, and at what price               (`assess_need`, below)
     prepared   apply the condensation that was prepared for this           (proxy/condensing/preparing.py)
-    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, running.py)
+    make       run the pipeline in the time given; record the result       (proxy/condensing/making.py)
     inject     put a memory block before the newest user message           (proxy/condensing/recall.py)
 
-Strategies are driven by `running.py`; this file decides when. A failure inside the proxy never stops a request: a view
+`making.py` drives strategies; this file decides when. A failure inside the proxy never stops a request: a view
 that cannot be condensed is sent as it is, and if the store is down, the view is made from the transcript alone. Only a
 request that no upstream could serve is refused, and the error says where its tokens are.
 """
@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
-from proxy.condensing.making import Maker
+from proxy.condensing.making import TRIGGERS, Maker, RunResult
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
-from proxy.condensing.running import TRIGGERS, RunResult
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from proxy.asking import Caller
-from proxy.condensing.making import Maker
-from proxy.condensing.running import PipelineRunner, RunResult
+from proxy.condensing.making import Maker, PipelineRunner, RunResult
 from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru

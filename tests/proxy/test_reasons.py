@@ -16,7 +16,7 @@ VOTING = ROOT / "strategies" / "dynacontext.py"  # why no vote is held is told i
 GIVEN = [
     *({*(ROOT / "strategies").rglob("*.py"), *(ROOT / "proxy" / "asking").glob("*.py")} - {VOTING}),
     ROOT / "proxy" / "sessions" / "recognition.py",
-    ROOT / "proxy" / "condensing" / "running.py",
+    ROOT / "proxy" / "condensing" / "making.py",
 ]
 CALLS = re.compile(
     r"(Declined|StoreError|super\(\).__init__|AnswerRefused|return|Failure)\(?\s*f?\"([a-z]+(?:-[a-z]+)+)\""

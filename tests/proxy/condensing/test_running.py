@@ -13,8 +13,8 @@ from typing import ClassVar
 import pytest
 
 from proxy.asking import Asking, Caller
+from proxy.condensing.making import PipelineRunner, Run, RunResult
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.profiles import LessonScope
