@@ -10,7 +10,6 @@ taken from the session if it sticks (`Controls.over`), and else from the setting
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -51,13 +50,10 @@ def _why_no_pipeline(text: str) -> str:
 MIN_WINDOW = 256
 _MAX_ID = 256
 _MAX_MODEL = 512
-_MAX_OPTIONS = 4_096
-"""Characters. Models and options are keys of caches, which clients must not fill with long keys."""
+_MAX_OPTIONS = 4_096  # characters. Models and options are keys of caches, which clients must not fill with long keys.
 _MAX_NAME = 64
-_MIN_LIKENESS = 0.75
-"""How similar an unknown name must be to a known one to be taken for a misspelling of it."""
+_MIN_LIKENESS = 0.75  # how similar an unknown name must be to a known one to be taken for a misspelling of it
 _MAX_SHOWN = 4
-_log = logging.getLogger(__name__)
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -148,13 +144,10 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
 
 
 class Control(NamedTuple):
-    key: str
-    """Its name in the settings, in errors and in the body, which may also have `_` for `-`."""
+    key: str  # its name in the settings, in errors and in the body, which may also have `_` for `-`
     read: Callable[[Any], Any]
-    what: str
-    """The possible values, for the docs."""
-    sticks: str = ""
-    """How a session keeps the value, for the docs; "" if it does not."""
+    what: str  # the possible values, for the docs
+    sticks: str = ""  # how a session keeps the value, for the docs; "" if it does not
     settings: str = ""
     """The keys of the settings that apply if neither request nor session sets it, in order, for the docs."""
 
@@ -296,15 +289,13 @@ _STICKY = {name: row for name, row in ROWS.items() if row.sticks}
 _TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
 _HEADERS = {key: _header(key) for key in KEYS}
 _PREFIX = _header("").lower().encode()
-_NONE = Controls()
-"""The controls of most requests."""
+_NONE = Controls()  # the controls of most requests
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-Given = tuple[str, Any]
-"""The header or member that sets a key, and its value."""
+Given = tuple[str, Any]  # the header or member that sets a key, and its value
 
 
 def read(
@@ -330,7 +321,7 @@ def read(
                 values[name] = row.read(value)
             except ValueError as error:
                 raise BadRequest(f"{param}{error}.", param=param) from None
-    controls = Controls(**values, warnings=_UNKNOWN.warnings(unknown) if unknown else ())
+    controls = Controls(**values, warnings=unknown_headers(unknown))
     if controls.if_head is not None and not controls.append:
         param = controls.param("if-head")
         raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)
@@ -369,36 +360,17 @@ def _from_body(extension: object) -> dict[str, Given]:
     return values
 
 
-class UnknownHeaders:
-    """Warns of request headers that begin with `X-Condenser-` and name no control.
+def unknown_headers(names: Sequence[str]) -> tuple[str, ...]:
+    """Warnings about the first of these headers, in plain ASCII and without values.
 
-    A request with such a header is served, because a newer client may talk to an older proxy. But a misspelling must
-    not go unnoticed, so the reply names the header, and the log names it when it first occurs. Because names come from
-    clients, at most `most` of them are kept and logged.
+    A request with a header that begins with `X-Condenser-` and names no control is served, because a newer client may
+    talk to an older proxy. But a misspelling must not go unnoticed, so the reply names it.
     """
-
-    def __init__(self, most: int = 32) -> None:
-        self._most = most
-        self._logged: set[str] = set()
-
-    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Warnings about the first of these names in plain ASCII, without values; new ones are also logged."""
-        return tuple(map(self._warning, names[:_MAX_SHOWN]))
-
-    def _warning(self, name: str) -> str:
-        shown = re.sub(r"[^\w-]", "?", name[:_MAX_NAME], flags=re.ASCII).title()
-        near = get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)
-        warning = f"{shown} is unknown and ignored" + (f", did you mean {near[0]}?" if near else "")
-        if shown not in self._logged and len(self._logged) <= self._most:
-            self._logged.add(shown)
-            if len(self._logged) > self._most:
-                _log.warning("more than %d unknown X-Condenser- request headers: no further one is logged", self._most)
-            else:
-                _log.warning("the request header %s", warning)
-        return warning
-
-
-_UNKNOWN = UnknownHeaders()
+    shown = (re.sub(r"[^\w-]", "?", name[:_MAX_NAME], flags=re.ASCII).title() for name in names[:_MAX_SHOWN])
+    near = ((name, get_close_matches(name, _HEADERS.values(), 1, _MIN_LIKENESS)) for name in shown)
+    return tuple(
+        f"{name} is unknown and ignored" + "".join(f", did you mean {each}?" for each in like) for name, like in near
+    )
 
 
 def check_model(model: object) -> None:

@@ -23,8 +23,7 @@ from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
 
-LINE = "condenser.line"
-"""The key of a request's line in its ASGI scope."""
+LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
@@ -42,12 +41,9 @@ class RequestLine:
     is_complete: bool = False
     model: str | None = None
     exchange: Exchange | None = None
-    outcome: tuple[str, str] = ("", "")
-    """Action and reason of a request without an exchange."""
-    error: str | None = None
-    """The code of one of the proxy's own errors."""
-    upstream_ms: float = 0.0
-    """Milliseconds until the upstream answered a request without an exchange."""
+    outcome: tuple[str, str] = ("", "")  # action and reason of a request without an exchange
+    error: str | None = None  # the code of one of the proxy's own errors
+    upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
     _started: float = field(default_factory=perf_counter)
 
     def write(self) -> None:

@@ -10,8 +10,7 @@ import json
 import re
 import reprlib
 
-QUOTED = 64
-"""Characters that are shown of a value."""
+QUOTED = 64  # characters that are shown of a value
 _WORD = re.compile(r"[A-Za-z0-9._:/@+-]+")
 
 

@@ -42,7 +42,7 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "internal-error"
 
 
-REASONS = frozenset(
+REASONS = frozenset(  # all reasons: also those that strategies, calls of models and stores give as text
     (
         *Reason,
         *("nothing-to-condense", "nothing-to-drop", "nothing-to-mask", "nothing-to-extract", "nothing-to-shorten"),
@@ -56,7 +56,6 @@ REASONS = frozenset(
         *("store-timeout", "store-unavailable"),
     )
 )
-"""All reasons: also those that strategies, calls of models and stores give as text."""
 NOTHING_CONDENSED = frozenset({"", Reason.BELOW_MARKS, Reason.WAITING_FOR_STEP, Reason.WINDOW_UNKNOWN})
 """Reasons (or none) which only say that there was no cause to condense."""
 NO_MORE_CONDENSED = NOTHING_CONDENSED | {

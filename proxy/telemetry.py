@@ -22,8 +22,7 @@ from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.runtime.lru import Lru
 
-MAX_MODELS = 256
-"""Maximum number of models with a label of their own."""
+MAX_MODELS = 256  # maximum number of models with a label of their own
 OTHER = "other"
 _OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
@@ -61,8 +60,7 @@ class Telemetry:
         self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
         self._models: set[str] = set()
-        self.in_flight = 0
-        """Requests under way; `proxy/serving/` counts them."""
+        self.in_flight = 0  # requests under way; `proxy/serving/` counts them
         self.metric("in_flight").set_function(lambda: self.in_flight)
         self.metric("store_writable").set(1)
 
@@ -117,8 +115,7 @@ class Telemetry:
         return generate_latest(self.registry)
 
 
-MAX_ROWS = 256
-"""Maximum number of conversations; those that were served longest ago are dropped first."""
+MAX_ROWS = 256  # maximum number of conversations; those that were served longest ago are dropped first
 
 
 @dataclass(slots=True)
@@ -130,15 +127,12 @@ class _Conversation:
     action: str = ""
     reason: str = ""
     window: int | None = None
-    tokens: int = 0
-    """Tokens of the last view, as the upstream counts them."""
+    tokens: int = 0  # tokens of the last view, as the upstream counts them
     requests: int = 0
     client_tokens: int = 0
     forwarded_tokens: int = 0
-    condensations: list[str] = field(default_factory=list)
-    """The ids of new condensations, the latest last."""
-    cost: float | None = None
-    """The cost of the requests, in the currency of the prices; None if there are no prices."""
+    condensations: list[str] = field(default_factory=list)  # the ids of new condensations, the latest last
+    cost: float | None = None  # the cost of the requests, in the currency of the prices; None if there are no prices
     saved_cost: float | None = None
     """The least that the saved tokens would have cost: if all of them had come from the upstream's cache."""
     last_at: float = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,17 +55,14 @@ def ask(
     """
     base = (url if url is not None else default_url()).rstrip("/")
     headers = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
+    why = f"an address has {'no user and no password here' if '@' in base else 'the form http://HOST:PORT'}"
     try:
-        parts = _parsed(base)
-        connection = _CONNECTIONS[parts.scheme](parts.netloc, timeout=timeout)
-        try:
-            connection.request(method, parts.path + path, body, headers)
-            answer = connection.getresponse()
-            return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
-        finally:
-            connection.close()
-    except _NoAddress as error:
-        why = str(error)
+        if parts := _parsed(base):
+            connection = _CONNECTIONS[parts.scheme](parts.netloc, timeout=timeout)
+            with closing(connection):
+                connection.request(method, parts.path + path, body, headers)
+                answer = connection.getresponse()
+                return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
     except HTTPException:
@@ -79,22 +77,14 @@ def default_url() -> str:
     return running.url if running else configured_url()
 
 
-class _NoAddress(Exception):
-    """A text is no address of a server; the message says why."""
-
-
-def _parsed(base: str) -> SplitResult:
-    """The parts of an address; raises `_NoAddress`."""
-    if "@" in base:
-        raise _NoAddress("an address has no user and no password here")
+def _parsed(base: str) -> SplitResult | None:
+    """The parts of an address, which has no user and no password here; None for any other text."""
     try:
         parts = urlsplit(base)
-        is_address = parts.scheme in _CONNECTIONS and bool(parts.hostname) and parts.port != 0
+        is_address = parts.scheme in _CONNECTIONS and bool(parts.hostname) and parts.port != 0 and "@" not in base
     except ValueError:
         is_address = False
-    if not is_address:
-        raise _NoAddress("an address has the form http://HOST:PORT")
-    return parts
+    return parts if is_address else None
 
 
 def actions_of(command: argparse.ArgumentParser) -> Any:

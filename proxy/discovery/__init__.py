@@ -8,24 +8,11 @@ never at an address that a request names. No request waits for an answer. Answer
 that state no window. A server that loads models on demand is asked again after each reply, because only then has it
 surely loaded the model, maybe with another window than the last time.
 
-The model list, `GET /v1/models`, shows the kind of most servers and the windows of some:
+The model list, `GET /v1/models`, shows the kind of most servers and the windows of some (`_stated`); the others have
+pages of their own (`PAGES`). docs/configuration.md has a table of servers.
 
-| server | recognised by | window |
-|---|---|---|
-| vLLM, SGLang, others | `max_model_len` | `max_model_len` |
-| llama.cpp | `owned_by: llamacpp` | `meta.n_ctx`, which is that of one slot; never `meta.n_ctx_train` |
-| OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
-| Groq | `active`, `context_window` | `context_window` |
-| Mistral | `capabilities`, `max_context_length` | `max_context_length` |
-| Together, other hosts | `pricing` | `context_length`, or one of the other names for it (`LENGTHS`) |
-| Anthropic | `type: model`, `max_input_tokens` | `max_input_tokens` |
-| Ollama | `owned_by: library` | on a page of its own |
-| LM Studio | `owned_by: organization_owner` | on a page of its own |
-| LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
-| TGI | one row that belongs to itself | on a page of its own |
-
-On other servers these numbers may be what a model was made for, so there they are ceilings: they lower the window of
-the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.
+On servers of no known kind these numbers may be what a model was made for, so there they are ceilings: they lower the
+window of the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.
 
 The paths of the other pages (`PAGES`) are relative to the address that has `/v1`. Several servers answer 200 to every
 path, so each reader reads only the members of its own server, and finds nothing in any other page.

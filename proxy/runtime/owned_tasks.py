@@ -24,10 +24,8 @@ T = TypeVar("T")
 
 CLOSING = 5.0  # seconds that a closing app waits for tasks that must run to their end
 LINGER = 5.0  # seconds for which a shared result stays available
-LARGE = 120
-"""With this many messages or more, planning may take more than a few milliseconds."""
-MESSAGE_TOKENS = 250
-"""A message with more tokens than this counts as several."""
+LARGE = 120  # with this many messages or more, planning may take more than a few milliseconds
+MESSAGE_TOKENS = 250  # a message with more tokens than this counts as several
 
 _TOKEN_BYTES = 4
 _DATA = attrgetter("data")
@@ -72,8 +70,7 @@ class Waiters:
             self._callbacks.discard(callback)
 
 
-NOBODY = Waiters()
-"""For work that nobody can wait for: there are never any waiters."""
+NOBODY = Waiters()  # for work that nobody can wait for: there are never any waiters
 
 
 class OwnedTasks:

@@ -33,8 +33,7 @@ from proxy.http.headers import Headers, is_event_stream
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.messages import timed_out, unreachable
 
-IDLE = 4.0
-"""Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
+IDLE = 4.0  # seconds that an idle connection is kept: less than the 5 s after which common servers close theirs
 ENDS_AFTER_STREAMS = 600.0
 """Seconds for which no connection is used again that had a stream, after one of them had ended."""
 _BUFFER = 65_536
@@ -203,8 +202,7 @@ class _Request(aiohttp.ClientRequest):
 
     is_upload = is_repeat = False
     is_on_used_connection = False
-    protocol: Any = None
-    """The library's end of the connection that the request was given last."""
+    protocol: Any = None  # the library's end of the connection that the request was given last
 
     @property
     def connection_key(self) -> ConnectionKey:

@@ -6,7 +6,11 @@ from pathlib import Path
 from eval.kits_proxies import Model, running
 
 CONDENSER = Path(sys.executable).with_name("condenser")
-TALK = [{"role": role, "content": f"{place}. We walked along the river."} for place in range(40) for role in ("user", "assistant")]  # fmt: skip
+TALK = [
+    {"role": role, "content": f"{place}. We walked along the river."}
+    for place in range(40)
+    for role in ("user", "assistant")
+]
 
 
 def test_the_view_is_what_reaches_the_model() -> None:
