@@ -15,7 +15,7 @@ from tests.clients.test_anthropic_python import BLOCKS, assert_taken, proxy, ups
 from tests.http.test_messages import WINDOW, reader
 from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error
 from tests.support.prefixes import event
-from tests.support.proxy import Proxy, assert_relayed, running_proxy
+from tests.support.proxy import Proxy, assert_relayed, proxy_before
 from tests.support.replies import json_reply, stream
 from tests.support.signals import BOUND
 
@@ -77,11 +77,7 @@ def test_a_stream_that_breaks_off_raises(proxy: Proxy, upstream: StrictMessages)
     assert run(proxy, "stream")["error"]["body"]["error"]["type"] == "api_error"
 
 
-@pytest.mark.parametrize("strategy", ["half-window", "mask"])
-def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
-    with (
-        StrictMessages(reader, window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
-    ):
+def test_forty_tool_rounds_over_a_window_are_accepted() -> None:
+    with proxy_before(StrictMessages(reader, window=WINDOW), strategy="mask", window=WINDOW) as (upstream, proxy):
         assert run(proxy, "agent") == 81
         assert_taken(proxy, upstream)

@@ -132,11 +132,10 @@ def test_a_prompt_that_nothing_can_mend_raises_a_bad_request() -> None:
         ask(client, messages=[{"role": "user", "content": "water " * 9_000}])
 
 
-@pytest.mark.parametrize("strategy", ["half-window", "mask"])
-def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
+def test_forty_tool_rounds_over_a_window_are_accepted() -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="half-window", window=WINDOW) as proxy,
         Anthropic(base_url=proxy.url, api_key="k", max_retries=0) as client,
     ):
         messages: list[Any] = [{"role": "user", "content": RULE}]

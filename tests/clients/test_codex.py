@@ -82,29 +82,25 @@ def run(proxy: Proxy, folder: Path, **provider: object) -> str:
     return last.read_text()
 
 
-@pytest.mark.parametrize("strategy", ["mask+half-window", "recent"])
-def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "provider"), [("mask+half-window", {}), ("recent", {"supports_websockets": True})]
+)
+def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
+    strategy: str, provider: dict[str, bool], tmp_path: Path
+) -> None:
+    """A Codex that would use a web socket is refused it, and goes on over HTTP."""
     with (
         StrictResponses(Reviewer(), window=WINDOW) as upstream,
         running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
-        assert run(proxy, tmp_path) == "All is reviewed."
+        assert run(proxy, tmp_path, **provider) == "All is reviewed."
         asked = proxy.journal.to(RESPONSES)
-        assert len(asked) == ROUNDS + 1
+        upgrades = [("GET", 426)] if provider else []
+        assert [(each.method, each.status) for each in asked] == [*upgrades, *[("POST", 200)] * (ROUNDS + 1)]
+        asked = asked[len(upgrades) :]
         assert upstream.refusals == []
         assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
         assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
         assert {exchange.response_header("x-condenser-session-source") for exchange in asked} == {"thread-id"}
         views = [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
         assert all("ALPHA-77" in json.dumps(view["input"]) for view in views)
-
-
-def test_a_codex_that_would_use_a_web_socket_goes_on_over_http(tmp_path: Path) -> None:
-    with (
-        StrictResponses(Reviewer(), window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
-    ):
-        assert run(proxy, tmp_path, supports_websockets=True) == "All is reviewed."
-        statuses = [(exchange.method, exchange.status) for exchange in proxy.journal.to(RESPONSES)]
-        assert statuses == [("GET", 426), *[("POST", 200)] * (ROUNDS + 1)]
-        assert upstream.refusals == []

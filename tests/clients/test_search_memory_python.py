@@ -14,8 +14,6 @@ from tests.clients.searching import HEADERS, HISTORY, POSITIONS, QUESTION, TOOLS
 from tests.support.proxy import Proxy
 from tests.support.upstream import ScriptedUpstream
 
-positions = pytest.mark.parametrize("position", POSITIONS)
-
 
 def converse(ask: Callable[[list[Any]], Any]) -> list[str | None]:
     """The whole conversation; the text of each reply that the client was given one for."""
@@ -32,27 +30,17 @@ def converse(ask: Callable[[list[Any]], Any]) -> list[str | None]:
     return texts
 
 
-@positions
-def test_a_reply_in_one_piece(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(proxy, upstream, position, streamed=False)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("position", POSITIONS)
+def test_it_sees_nothing_of_a_search(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
+    script(proxy, upstream, position, streamed=streamed)
     with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
 
         def ask(messages: list[Any]) -> Any:
-            return client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS).choices[0].message
-
-        check(proxy, upstream, converse(ask), position)
-
-
-@positions
-def test_a_streamed_reply(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(proxy, upstream, position, streamed=True)
-    with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
-
-        def ask(messages: list[Any]) -> Any:
-            usage: Any = {"include_usage": True}
-            with client.chat.completions.stream(
-                model=MODEL, messages=messages, tools=TOOLS, stream_options=usage
-            ) as stream:
+            body: Any = {"model": MODEL, "messages": messages, "tools": TOOLS}
+            if not streamed:
+                return client.chat.completions.create(**body).choices[0].message
+            with client.chat.completions.stream(**body, stream_options={"include_usage": True}) as stream:
                 completion = stream.get_final_completion()
             assert completion.usage is not None
             assert completion.choices[0].finish_reason in ("stop", "tool_calls")

@@ -24,24 +24,14 @@ def stage() -> Iterator[Stage]:
         yield stage
 
 
-def test_openai_gets_a_bad_request_and_nothing_is_sent(stage: Stage) -> None:
-    with (
-        OpenAI(base_url=stage.proxy.base_url, api_key="k", max_retries=0) as client,
-        pytest.raises(openai.BadRequestError) as refused,
-    ):
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": LONG}])
-    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
+@pytest.mark.parametrize("param", ["messages", "input"])
+def test_openai_gets_a_bad_request_and_nothing_is_sent(param: str, stage: Stage) -> None:
+    with OpenAI(base_url=stage.proxy.base_url, api_key="k", max_retries=0) as client:
+        create: Any = client.responses.create if param == "input" else client.chat.completions.create
+        with pytest.raises(openai.BadRequestError) as refused:
+            create(model="m", **{param: [{"role": "user", "content": LONG}]})
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", param)
     assert "As strict is set, at most" in refused.value.message
-    assert list(stage.upstream.journal) == []
-
-
-def test_openai_gets_the_same_for_a_response(stage: Stage) -> None:
-    with (
-        OpenAI(base_url=stage.proxy.base_url, api_key="k", max_retries=0) as client,
-        pytest.raises(openai.BadRequestError) as refused,
-    ):
-        client.responses.create(model="m", input=[{"role": "user", "content": LONG}])
-    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
     assert list(stage.upstream.journal) == []
 
 

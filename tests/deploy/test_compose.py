@@ -29,64 +29,42 @@ DOCKERFILE = (repository.ROOT / "Dockerfile").read_text()
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)\}")
 
 
-def test_the_two_services_are_the_proxy_and_its_store() -> None:
+def test_only_the_proxy_is_published_on_loopback_and_waits_for_its_store() -> None:
+    image = stages(DOCKERFILE)[-1]
+    exposed = image.last("EXPOSE").rest
     assert set(SERVICES) == {"proxy", "redis"}
     assert PROXY["build"] == "."
-
-
-def test_only_the_proxy_is_published_and_only_on_loopback() -> None:
-    exposed = stages((repository.ROOT / "Dockerfile").read_text())[-1].last("EXPOSE").rest
     assert PROXY["ports"] == [f"127.0.0.1:{exposed}:{exposed}"]
     assert "ports" not in REDIS
     assert COMPOSE["networks"]["store"]["internal"] is True
     assert REDIS["networks"] == ["store"]
+    assert PROXY["healthcheck"]["test"] == ["CMD", *image.last("HEALTHCHECK").words()]
+    assert PROXY["depends_on"] == {"redis": {"condition": "service_healthy"}}
+    assert PROXY["extra_hosts"] == ["host.docker.internal:host-gateway"]  # a model server on this machine
+    upstream = PROXY["environment"]["CONDENSER_UPSTREAM__BASE_URL"]
+    assert upstream == "${CONDENSER_UPSTREAM__BASE_URL:-https://api.openai.com/v1}"
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_runs_with_no_more_rights_than_it_needs(name: str) -> None:
+def test_a_service_has_few_rights_a_health_check_and_time_to_stop(name: str) -> None:
     service = SERVICES[name]
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is True
-    assert service["tmpfs"] == ["/tmp"]
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
     assert not {"privileged", "cap_add", "pid", "network_mode"} & set(service)
     assert {"mem_limit", "pids_limit"} <= set(service)
+    assert {"test", "interval", "timeout", "start_period", "retries"} == set(service["healthcheck"])
+    assert int(service["stop_grace_period"].removesuffix("s")) >= 30
+    named = {volume.split(":")[0] for volume in service.get("volumes", []) if not volume.startswith("./")}
+    assert named <= set(COMPOSE["volumes"])
+    assert set(service["networks"]) <= set(COMPOSE["networks"])
 
 
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_has_a_health_check_and_time_to_stop(name: str) -> None:
-    check = SERVICES[name]["healthcheck"]
-    assert {"test", "interval", "timeout", "start_period", "retries"} == set(check)
-    assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= 30
-
-
-def test_the_proxy_is_asked_for_its_health_as_the_image_says() -> None:
-    in_image = stages((repository.ROOT / "Dockerfile").read_text())[-1].last("HEALTHCHECK").words()
-    assert PROXY["healthcheck"]["test"] == ["CMD", *in_image]
-
-
-def test_the_proxy_waits_until_its_store_is_healthy() -> None:
-    assert PROXY["depends_on"] == {"redis": {"condition": "service_healthy"}}
-
-
-def test_the_store_keeps_its_data_over_a_restart_and_never_evicts() -> None:
-    command = REDIS["command"]
-    assert command[command.index("--appendonly") + 1] == "yes"
-    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
-    assert REDIS["volumes"] == ["history:/data"]
-
-
-def test_the_store_has_room_for_twice_what_it_may_hold() -> None:
+def test_the_store_keeps_its_data_evicts_nothing_and_has_room_for_twice_of_it() -> None:
     command = interpolated(REDIS["command"])
-    assert command[command.index("--maxmemory") + 1] == "512mb"
+    for option, value in (("--appendonly", "yes"), ("--maxmemory-policy", "noeviction"), ("--maxmemory", "512mb")):
+        assert command[command.index(option) + 1] == value
+    assert REDIS["volumes"] == ["history:/data"]
     assert interpolated([REDIS["mem_limit"]]) == ["1g"]
-
-
-def test_every_volume_and_network_that_is_named_is_declared() -> None:
-    for service in SERVICES.values():
-        named = {volume.split(":")[0] for volume in service.get("volumes", []) if not volume.startswith("./")}
-        assert named <= set(COMPOSE["volumes"])
-        assert set(service["networks"]) <= set(COMPOSE["networks"])
 
 
 def test_the_store_url_names_the_store_service_with_its_password() -> None:
@@ -107,10 +85,6 @@ def test_an_image_is_named_by_an_exact_version(tag: str) -> None:
     assert re.fullmatch(r"[a-z]+:\d+\.\d+\.\d+-[a-z-]+", tag)
 
 
-def test_a_model_server_on_this_machine_can_be_reached() -> None:
-    assert PROXY["extra_hosts"] == ["host.docker.internal:host-gateway"]
-
-
 @pytest.mark.parametrize(
     "name",
     ["UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN", "WINDOW", "STRATEGY", "LOG__FORMAT", "SERVER__HOSTS"],
@@ -125,11 +99,6 @@ def test_files_of_secrets_are_taken_by_neither_git_nor_image() -> None:
     assert "./secrets:/run/secrets:ro" in PROXY["volumes"]
     ignored = (repository.ROOT / ".gitignore").read_text().split()
     assert {"/secrets/", "/condenser.env", "/.env"} <= set(ignored)
-
-
-def test_the_upstream_comes_from_the_environment_and_has_a_default() -> None:
-    value = PROXY["environment"]["CONDENSER_UPSTREAM__BASE_URL"]
-    assert value == "${CONDENSER_UPSTREAM__BASE_URL:-https://api.openai.com/v1}"
 
 
 def test_the_proxys_environment_makes_valid_settings() -> None:

@@ -24,50 +24,34 @@ SECRET = re.compile(r"(?i)(api_?key|token|secret|passw)\w*[=: ]\s*\S")
 START_SECONDS = 20
 
 
-def test_a_builder_makes_what_a_slim_runtime_carries() -> None:
+def test_a_slim_runtime_carries_only_the_environment_that_a_builder_makes() -> None:
     assert [stage.name for stage in STAGES] == ["builder", "runtime"]
     assert {stage.base for stage in STAGES} == {"python:3.12.12-slim-trixie"}
-
-
-def test_the_runtime_takes_only_the_installed_environment_from_the_builder() -> None:
     assert [(step.flags, step.words()) for step in RUNTIME.every("COPY")] == [
         ({"from": "builder"}, ["/opt/condenser", "/opt/condenser"])
     ]
     assert not any("pip" in step.rest for step in RUNTIME.every("RUN"))
 
 
-def test_the_program_runs_as_a_numeric_user_that_is_not_root() -> None:
-    user = RUNTIME.last("USER").rest
+def test_a_numeric_user_who_is_not_root_owns_the_volume_of_the_store_alone() -> None:
+    user, volume = RUNTIME.last("USER").rest, RUNTIME.last("VOLUME").rest
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
     assert RUNTIME.instructions.index(RUNTIME.last("USER")) > RUNTIME.instructions.index(RUNTIME.last("RUN"))
+    assert "-o {} -g {} {}".format(*user.split(":"), volume) in RUNTIME.last("RUN").rest
+    environment = RUNTIME.environment()
+    assert environment["CONDENSER_STORE__URL"].startswith(f"sqlite:///{volume}/")
+    assert (environment["PYTHONDONTWRITEBYTECODE"], environment["HOME"]) == ("1", "/tmp")
 
 
-def test_the_program_is_started_without_a_shell_so_that_signals_reach_it() -> None:
+def test_the_program_is_started_without_a_shell_and_asked_for_its_health() -> None:
+    check = RUNTIME.last("HEALTHCHECK")
     assert RUNTIME.last("ENTRYPOINT").words() == ["condenser"]
     assert RUNTIME.last("CMD").words() == ["serve", "--host", "0.0.0.0"]
-    assert all(RUNTIME.last(keyword).is_exec_form() for keyword in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
-
-
-def test_the_image_is_asked_for_its_health_by_its_own_command() -> None:
-    check = RUNTIME.last("HEALTHCHECK")
     assert check.words() == ["condenser", "healthcheck"]
     assert {"interval", "timeout", "start-period", "retries"} <= set(check.flags)
-
-
-def test_the_default_port_is_exposed() -> None:
+    # Signals reach what no shell has started.
+    assert all(RUNTIME.last(keyword).is_exec_form() for keyword in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
     assert RUNTIME.last("EXPOSE").rest == "8484"
-
-
-def test_the_embedded_store_lies_on_a_volume_that_the_user_owns() -> None:
-    volume = RUNTIME.last("VOLUME").rest
-    owner, group = RUNTIME.last("USER").rest.split(":")
-    assert RUNTIME.environment()["CONDENSER_STORE__URL"].startswith(f"sqlite:///{volume}/")
-    assert f"-o {owner} -g {group} {volume}" in RUNTIME.last("RUN").rest
-
-
-def test_nothing_is_written_beside_the_code_on_a_read_only_root() -> None:
-    assert RUNTIME.environment()["PYTHONDONTWRITEBYTECODE"] == "1"
-    assert RUNTIME.environment()["HOME"] == "/tmp"
 
 
 def test_every_requirement_is_held_by_its_hash() -> None:
@@ -98,14 +82,10 @@ def test_the_build_context_holds_nothing_but_what_is_copied() -> None:
     assert {path.parts[0] for path in strays} <= {"requirements"}
 
 
-def test_nothing_is_taken_from_an_address() -> None:
+def test_nothing_is_taken_from_an_address_and_no_secret_is_in_the_image() -> None:
     assert "://" not in TEXT.replace("sqlite:///", "")
-    assert not re.search(r"^\s*ADD\b", TEXT, re.MULTILINE)
-
-
-def test_no_secret_is_in_the_image_or_its_build() -> None:
     assert not [line for line in TEXT.splitlines() if not line.startswith("#") and SECRET.search(line)]
-    assert not re.search(r"^\s*ARG\b", TEXT, re.MULTILINE), "a build argument stays readable in the image"
+    assert not re.search(r"^\s*(ADD|ARG)\b", TEXT, re.MULTILINE), "a build argument stays readable in the image"
 
 
 def test_ignore_rules_are_read_as_docker_reads_them(tmp_path: Path) -> None:

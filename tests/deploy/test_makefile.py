@@ -64,18 +64,12 @@ def interpreter(folder: Path, *, version: str = "3, 11", without: str = "") -> P
     return script
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_target_is_listed_by_help(target: str) -> None:
-    assert re.search(rf"^  make {target} +\S", make("help").stdout, re.MULTILINE)
-
-
-def test_make_alone_prints_the_help() -> None:
-    assert make().stdout == make("help").stdout
-
-
-def test_every_target_is_phony() -> None:
+def test_help_lists_every_target_and_is_the_default() -> None:
+    said = make("help").stdout
+    assert make().stdout == said
     (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert set(TARGETS) <= set(phony.split())
+    assert [target for target in TARGETS if not re.search(rf"^  make {target} +\S", said, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("target", ["setup", "demo", "serve", "test", "torture", "bench"])
@@ -95,13 +89,10 @@ def test_another_python_gets_an_environment_of_its_own(fresh: Path) -> None:
     assert not re.search(r"\.venv\b(?!-3\.13)", plan)
 
 
-@pytest.mark.parametrize("target", ["demo", "serve"])
-def test_running_the_program_installs_no_developers_tools(fresh: Path, target: str) -> None:
-    assert "requirements/dev.txt" not in make("-n", target, folder=fresh).stdout
-
-
-def test_arguments_reach_the_program(fresh: Path) -> None:
-    plan = make("-n", "serve", "UPSTREAM=upstream.test", "ARGS=--port 9", folder=fresh).stdout
+def test_running_the_program_takes_arguments_and_installs_no_developers_tools(fresh: Path) -> None:
+    for target in ("demo", "serve"):
+        plan = make("-n", target, "UPSTREAM=upstream.test", "ARGS=--port 9", folder=fresh).stdout
+        assert "requirements/dev.txt" not in plan
     assert plan.rstrip().endswith(".venv/bin/condenser serve --upstream upstream.test --port 9")
 
 
@@ -119,28 +110,24 @@ def test_a_whole_check_ends_with_pytest(fresh: Path) -> None:
     assert places[-1] == len(steps) - 1
 
 
-def test_a_python_that_is_too_old_is_named_with_the_way_out(fresh: Path, tmp_path: Path) -> None:
-    old = interpreter(tmp_path / "bin", version="3, 10")
-    said = make("setup", f"PYTHON={old}", folder=fresh)
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        ({"version": "3, 10"}, "needs Python 3.11 or later; this is 3.10"),
+        ({"without": "venv"}, "apt-get install python3-venv"),
+        ({"without": "ensurepip"}, "apt-get install python3-venv"),
+        (None, "no no-such-python here"),
+    ],
+)
+def test_a_python_that_will_not_do_is_named_with_the_way_out(
+    python: dict[str, str] | None, told: str, fresh: Path, tmp_path: Path
+) -> None:
+    named = "no-such-python" if python is None else interpreter(tmp_path / "bin", **python)
+    said = make("setup", f"PYTHON={named}", folder=fresh)
     assert said.returncode != 0
-    assert "needs Python 3.11 or later; this is 3.10" in said.stderr
-    assert "PYTHON=" in said.stderr
+    assert told in said.stderr
+    assert "PYTHON=" in said.stderr or "python3-venv" in told
     assert not (fresh / ".venv").exists()
-
-
-@pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_a_python_without_venv_is_named_with_the_package_to_install(fresh: Path, tmp_path: Path, module: str) -> None:
-    bare = interpreter(tmp_path / "bin", without=module)
-    said = make("setup", f"PYTHON={bare}", folder=fresh)
-    assert said.returncode != 0
-    assert "apt-get install python3-venv" in said.stderr
-    assert not (fresh / ".venv").exists()
-
-
-def test_a_python_that_is_not_there_is_named(fresh: Path) -> None:
-    said = make("setup", "PYTHON=no-such-python", folder=fresh)
-    assert said.returncode != 0
-    assert "no no-such-python here" in said.stderr
 
 
 def test_continuous_integration_runs_the_whole_check_from_the_repository() -> None:
@@ -172,23 +159,16 @@ def test_an_audit_that_could_not_ask_is_no_good_news(says: str, exits: int, stat
     assert ("could not be asked" in audit.stderr) is (status == 2)
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_every_locked_package_is_held_by_hashes(name: str) -> None:
-    text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    requirements = [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("#")]
-    assert requirements
-    assert all(PIN.match(block) and "--hash=sha256:" in block for block in requirements)
-
-
-def test_the_developers_lock_holds_the_programs_unchanged() -> None:
-    assert pins("base").items() <= pins("dev").items()
-
-
-def test_locks_that_are_installed_together_agree() -> None:
+def test_every_locked_package_is_held_by_hashes_and_alike_in_all_locks() -> None:
+    for name in LOCKS:
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        requirements = [block for block in re.split(r"\n(?=\S)", text) if not block.startswith("#")]
+        assert requirements
+        assert all(PIN.match(block) and "--hash=sha256:" in block for block in requirements)
     build, dev = pins("build"), pins("dev")
-    assert {name: build[name] for name in build.keys() & dev.keys()} == {
-        name: dev[name] for name in build.keys() & dev.keys()
-    }
+    assert pins("base").items() <= dev.items()
+    shared = build.keys() & dev.keys()
+    assert {name: build[name] for name in shared} == {name: dev[name] for name in shared}
 
 
 @pytest.mark.parametrize(("extra", "lock"), [(None, "base"), ("dev", "dev")])
@@ -223,15 +203,12 @@ def names_an_address(lock: Path) -> bool:
     return bool(re.search(r"://", re.sub(r'"(url|funding)": "[^"]*"', "", text)))
 
 
-@pytest.mark.parametrize(("there", "target"), [("dev", "serve"), ("dev", "demo"), ("base", "serve"), ("base", "demo")])
-def test_a_target_that_needs_less_installs_nothing_again(fresh: Path, there: str, target: str) -> None:
+@pytest.mark.parametrize("there", ["dev", "base"])
+def test_only_a_target_that_needs_more_installs_again(fresh: Path, there: str) -> None:
     stamp(fresh, "venv", there)
-    assert "requirements/" not in make("-n", target, folder=fresh).stdout
-
-
-def test_a_target_that_needs_more_installs_it(fresh: Path) -> None:
-    stamp(fresh, "venv", "base")
-    assert "requirements/dev.txt" in make("-n", "test", folder=fresh).stdout
+    for target in ("serve", "demo"):
+        assert "requirements/" not in make("-n", target, folder=fresh).stdout
+    assert ("requirements/dev.txt" in make("-n", "test", folder=fresh).stdout) is (there == "base")
 
 
 def stamp(folder: Path, *names: str) -> None:

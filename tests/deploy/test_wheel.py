@@ -120,25 +120,12 @@ def sources(folder: str) -> set[str]:
     return {path.as_posix() for path in repository.files() if path.is_relative_to(folder)}
 
 
-@pytest.mark.parametrize("package", ["proxy", "strategies"])
-def test_every_file_of_a_package_is_in_it(carried: set[str], package: str) -> None:
-    assert sources(package) - {"strategies/ruff.toml"} <= carried
-
-
-def test_configuration_data_lies_where_an_installed_program_looks(carried: set[str]) -> None:
-    assert {str(Path("proxy/_config") / Path(path).relative_to("config")) for path in sources("config")} <= carried
-
-
-def test_the_token_rank_files_are_in_it_though_git_ignores_them(carried: set[str]) -> None:
-    assert set(RANKS) <= carried
-
-
-def test_tests_and_tools_are_not_in_it(carried: set[str]) -> None:
+def test_it_holds_both_packages_with_their_data_and_nothing_else(carried: set[str], built_again: Path) -> None:
+    code = sources("proxy") | sources("strategies") - {"strategies/ruff.toml"}
+    data = {str(Path("proxy/_config") / Path(path).relative_to("config")) for path in sources("config")}
+    assert code | data | set(RANKS) <= carried  # Git ignores the rank files
     assert {name.split("/")[0] for name in carried if ".dist-info/" not in name} == {"proxy", "strategies"}
-
-
-def test_a_wheel_of_the_source_archive_is_the_same(carried: set[str], built_again: Path) -> None:
-    assert names_in(built_again) == carried
+    assert names_in(built_again) == carried  # the wheel of the source archive
 
 
 @pytest.mark.parametrize("wheel", ["built", "built_again"])

@@ -85,14 +85,3 @@ def test_a_packed_body_takes_memory_for_what_is_in_it() -> None:
         upstream.journal.await_arrival()
         assert request(proxy.url, "POST", CHAT, gzip.compress(plain), headers).status == 503
         answered.set()
-
-
-def test_a_request_in_the_queue_is_served_when_another_ends() -> None:
-    ended = Signal("the first reply ends")
-    with ScriptedUpstream() as upstream, running_proxy(upstream.url, limits={"in_flight": 1}) as proxy:
-        upstream.reply(hang(ended), completion("second"))
-        with ThreadPoolExecutor(2) as pool:
-            answers = [pool.submit(post_json, proxy.url, CHAT, HI) for _ in range(2)]
-            upstream.journal.await_arrival()
-            ended.set()
-            assert [each.result().status for each in answers] == [200, 200]

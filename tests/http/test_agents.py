@@ -12,7 +12,7 @@ import pytest
 
 from tests.http import test_messages, test_responses
 from tests.support import messages_upstream, responses_upstream, wire
-from tests.support.proxy import assert_relayed, running_proxy
+from tests.support.proxy import assert_relayed, proxy_before, running_proxy
 from tests.support.replies import json_reply
 
 Json = dict[str, Any]
@@ -65,10 +65,7 @@ each_api = pytest.mark.parametrize("api", [MESSAGES, RESPONSES], ids=["messages"
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("strategy", ["off", "half-window"])
 def test_below_the_marks_bytes_cross_unchanged_both_ways(api: Api, strategy: str, stream: bool) -> None:
-    with (
-        api.upstream(api.tests.reader) as upstream,
-        running_proxy(upstream.url, strategy=strategy, window=200_000) as proxy,
-    ):
+    with proxy_before(api.upstream(api.tests.reader), strategy=strategy, window=200_000) as (upstream, proxy):
         agent = api.tests.Agent(proxy.url, stream=stream)
         for _ in range(3):
             agent.turn()

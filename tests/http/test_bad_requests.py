@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,40 +60,22 @@ def _quiet() -> Iterator[None]:
 
 UNREADABLE = {
     "empty": b"",
-    "space": b" \n ",
-    "word": b"hello",
-    "half": b'{"messages":[%s]' % HI,
     "unclosed string": b'{"messages":[{"role":"us',
-    "trailing comma": b'{"messages":[%s],}' % HI,
     "trailing text": b'{"messages":[%s]} x' % HI,
-    "two objects": b'{"messages":[%s]}{"messages":[%s]}' % (HI, HI),
-    "no comma": b'{"messages":[%s %s]}' % (HI, HI),
-    "number as key": b'{1:2,"messages":[%s]}' % HI,
-    "single quotes": b"{'messages':[]}",
     "byte order mark": b"\xef\xbb\xbf" + b'{"messages":[%s]}' % HI,
     "utf-16": '{"messages":[{"role":"user","content":"hi"}]}'.encode("utf-16"),
     "bytes that are no utf-8": b'{"messages":[{"role":"user","content":"\xff\xfe"}]}',
-    "surrogate in utf-8": b'{"messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
     "array": b"[%s]" % HI,
     "null": b"null",
-    "number": b"17",
-    "text": b'"messages"',
     "no messages": b'{"model":"m"}',
     "messages null": b'{"messages":null}',
-    "messages object": b'{"messages":{"0":%s}}' % HI,
-    "messages text": b'{"messages":"hi"}',
     "messages empty": b'{"messages":[]}',
     "messages of texts": b'{"messages":["hi"]}',
-    "messages with null": b'{"messages":[%s,null]}' % HI,
-    "messages with a list": b'{"messages":[[%s]]}' % HI,
     "no role": b'{"messages":[{"content":"hi"}]}',
-    "role is a number": b'{"messages":[{"role":1,"content":"hi"}]}',
     "messages twice": b'{"messages":[%s],"messages":[%s]}' % (HI, HI),
-    "model twice": b'{"model":"a","model":"b","messages":[%s]}' % HI,
     "extension twice": b'{"condenser":{},"condenser":{},"messages":[%s]}' % HI,
     "deep outside": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"messages":[%s]}' % HI,
     "deep message": b'{"messages":[{"role":"user","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
-    "deep and open": b'{"messages":' + b"[" * 200_000,
 }
 
 
@@ -178,30 +159,18 @@ def judged_by_the_upstream(body: bytes, headers: list[tuple[str, str]], kept: Ke
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_is_for_the_upstream_to_judge(name: str, kept: Kept) -> None:
-    judged_by_the_upstream(ODD[name], controls(session="odd"), kept)
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_is_no_harm_where_it_is_counted_and_condensed(name: str, kept: Kept) -> None:
-    judged_by_the_upstream(ODD[name], controls(session="odd", force="true"), kept)
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_can_be_planned(name: str, kept: Kept) -> None:
-    answer = kept.stage.post(ODD[name], controls(dry_run="true", force="true"))
-    assert answer.status in (200, 400)
-    assert isinstance(answer.json(), dict)
-
-
-def odd_messages(name: str) -> list[Any]:
-    return list(json.loads(ODD[name])["messages"])
+def test_what_is_odd_is_for_the_upstream_to_judge_counted_planned_or_condensed(name: str, kept: Kept) -> None:
+    for force in ("false", "true"):
+        judged_by_the_upstream(ODD[name], controls(session="odd", force=force), kept)
+    planned = kept.stage.post(ODD[name], controls(dry_run="true", force="true"))
+    assert planned.status in (200, 400)
+    assert isinstance(planned.json(), dict)
 
 
 @pytest.mark.parametrize("name", [each for each in ODD if "deep" not in each])
 def test_a_history_with_an_odd_message_is_condensed(name: str, kept: Kept) -> None:
     history = chat(12)
-    messages = [*history[:4], *odd_messages(name), *history[4:]]
+    messages = [*history[:4], *json.loads(ODD[name])["messages"], *history[4:]]
     body = json.dumps({"model": "scripted-1", "messages": messages}).encode()
     kept.stage.upstream.reply(completion("anything"))
     answer = kept.stage.post(body, controls(session=f"within {name}"))

@@ -14,7 +14,7 @@ from tests.http.test_messages import HEADERS, NARROW, Agent, client_bodies, read
 from tests.support import replies, wire
 from tests.support.admin_api import SESSIONS, TOKEN, operator, place_of
 from tests.support.messages_upstream import MESSAGES, StrictMessages
-from tests.support.proxy import Proxy, running_proxy
+from tests.support.proxy import Proxy, proxy_before, running_proxy
 from tests.support.recording import Exchange
 from tests.support.redis_server import RedisServer
 from tests.support.replies import Reply
@@ -70,9 +70,8 @@ def nothing(proxy: Proxy) -> None:
     """Only the requests change."""
 
 
-LARGER = [{"window": window} for window in (34_000, 60_000, 200_000)]
 KNOWN: list[tuple[dict[str, Any], Callable[[Proxy], None]]] = [
-    *((controls, nothing) for controls in LARGER),
+    ({"window": 200_000}, nothing),
     ({"strategy": "off"}, nothing),
     ({"strategy": "observe:half-window"}, nothing),
     ({"window": 60_000}, revert),
@@ -105,16 +104,6 @@ def thoughts(upstream: StrictMessages) -> list[int]:
     messages = client_bodies(upstream)[-1]["messages"]
     found = [any(block["type"] == "thinking" for block in blocks(message["content"])) for message in messages]
     return [at for at, thinks in enumerate(found) if thinks]
-
-
-@pytest.mark.parametrize("controls", [{"window": 200_000}, {"strategy": "off"}, {"strategy": "observe:half-window"}])
-def test_where_nothing_was_condensed_bytes_pass_as_they_came(controls: dict[str, Any]) -> None:
-    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
-        client = Thinker(proxy.url)
-        for _ in range(4):
-            client.ask(**controls)
-            assert upstream.journal.to(MESSAGES)[-1].body == proxy.journal.to(MESSAGES)[-1].body
-        assert upstream.refusals == []
 
 
 @pytest.mark.parametrize("controls", [{"window": 200_000}, {"strategy": "off"}, {"strategy": "observe:half-window"}])
@@ -197,10 +186,7 @@ def looked(number: int, **arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("strategy", ["mask", "half-window", "recent", "extract", "off"])
 def test_a_server_that_needs_its_thinking_refuses_only_once(strategy: str) -> None:
-    with (
-        ScriptedUpstream() as upstream,
-        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
-    ):
+    with proxy_before(ScriptedUpstream(), strategy=strategy, background={"mode": "off"}) as (upstream, proxy):
         upstream.answer(wants_it_back)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         statuses, reasons = [], []
@@ -234,10 +220,7 @@ def signature(before: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("member", ["thinking_blocks", "reasoning_details"])
 @pytest.mark.parametrize("strategy", ["mask", "half-window"])
 def test_signed_thinking_in_chat_is_bound_as_it_is_in_messages(strategy: str, member: str) -> None:
-    with (
-        ScriptedUpstream() as upstream,
-        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
-    ):
+    with proxy_before(ScriptedUpstream(), strategy=strategy, background={"mode": "off"}) as (upstream, proxy):
         upstream.answer(binds_in_chat)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         actions = []

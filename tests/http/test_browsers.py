@@ -59,18 +59,13 @@ def test_a_foreign_host_is_refused_on_every_path(path: str, proxy: Proxy, upstre
     assert len(upstream.journal.to()) == before
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost:1", "LocalHost", "a.b.localhost:8484", "[::1]:8484", "[::1]", "10.0.0.5:80"]
-)
-def test_addresses_and_localhost_are_accepted_with_any_port(host: str, proxy: Proxy) -> None:
-    assert ask(proxy, Host=host).status == 200
+ACCEPTED = ["127.0.0.1", "localhost:1", "LocalHost", "a.b.localhost:8484", "[::1]:8484", "[::1]", "10.0.0.5:80"]
+FOREIGN = ["localhost.evil.example", "127.0.0.1.evil.example", "xlocalhost", "[::1", "a:b:c", "\xff"]
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost.evil.example", "127.0.0.1.evil.example", "xlocalhost", "[::1", "a:b:c", "\xff"]
-)
-def test_what_only_looks_like_an_address_of_this_machine_is_foreign(host: str, proxy: Proxy) -> None:
-    assert ask(proxy, Host=host).status == 403
+def test_addresses_and_localhost_are_accepted_and_what_only_looks_like_them_is_not(proxy: Proxy) -> None:
+    assert {host: ask(proxy, Host=host).status for host in ACCEPTED} == dict.fromkeys(ACCEPTED, 200)
+    assert {host: ask(proxy, Host=host).status for host in FOREIGN} == dict.fromkeys(FOREIGN, 403)
 
 
 def test_a_request_without_a_host_is_served(proxy: Proxy) -> None:

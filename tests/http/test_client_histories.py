@@ -184,15 +184,20 @@ def test_under_an_id_with_nothing_condensed_the_view_is_the_history(stage: Stage
 
 
 @each_behaviour
-def test_under_an_id_the_record_takes_its_messages_place(stage: Stage, behaviour: Behaviour) -> None:
+def test_under_an_id_the_record_takes_its_messages_place_and_the_next_turn_goes_on(
+    stage: Stage, behaviour: Behaviour
+) -> None:
     begin(stage, behaviour, CHAT_ID, force=True)
     answered = stage.ask(behaviour.sent, CHAT_ID)
-    whole = list(behaviour.whole or behaviour.sent)
-    assert stage.last_view == (condensed(stage, whole) if behaviour.stands else whole)
+    whole, view = list(behaviour.whole or behaviour.sent), stage.last_view
+    assert view == (condensed(stage, whole) if behaviour.stands else whole)
     assert answered.branch == behaviour.branch + "+" * behaviour.stands
     assert answered.action == ("replayed" if behaviour.stands else "passed")
     said_already = behaviour.stands and behaviour.reason == "below-marks"
     assert answered.reason == (None if said_already else behaviour.reason)
+    more = [answer("more"), ask("more")]
+    later = stage.ask([*behaviour.sent, *more], CHAT_ID)
+    assert (later.branch, stage.last_view) == (answered.branch, [*view, *more])
 
 
 @each_behaviour
@@ -218,17 +223,6 @@ def test_the_line_that_the_client_left_goes_on_as_it_was(stage: Stage, behaviour
     assert answered.reason is None
 
 
-@each_behaviour
-def test_the_clients_next_turn_is_on_the_same_branch(stage: Stage, behaviour: Behaviour) -> None:
-    begin(stage, behaviour, CHAT_ID, force=True)
-    stage.ask(behaviour.sent, CHAT_ID)
-    view = stage.last_view
-    more = [answer("more"), ask("more")]
-    answered = stage.ask([*behaviour.sent, *more], CHAT_ID)
-    assert answered.branch == behaviour.branch + "+" * behaviour.stands
-    assert stage.last_view == [*view, *more]
-
-
 # -- over many turns ---------------------------------------------------------------------------------------
 
 
@@ -243,43 +237,6 @@ def test_a_client_trimmed_by_langchain_has_its_whole_history(force: bool) -> Non
             assert stage.last_view == [*first, *whole[len(history_of(16)) - 1 :]]
             assert answered.branch == "main" + "+" * force
             assert answered.reason == "aligned"
-
-
-@pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
-@pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
-def test_added_context_stays_on_its_branch(stage: Stage, named: Sequence[tuple[str, str]], force: bool) -> None:
-    sessions = set()
-    for turns in range(8, 12):
-        whole = history_of(turns)[:-1]
-        sent = [*whole[:-1], with_context(whole[-1])]
-        answered = stage.ask(sent, [*named, *forced(force and turns == 8)])
-        assert stage.last_view == (condensed(stage, sent) if force else sent)
-        assert answered.branch == "main" + "+" * force
-        sessions.add(answered.session)
-    assert len(sessions) == 1
-
-
-def test_titles_are_asked_for_again_and_again_and_the_chat_never_notices(stage: Stage) -> None:
-    stage.ask(history_of(8)[:-1], [*CHAT_ID, *controls(force="true")])
-    for turns in (9, 10, 11):
-        title = [TITLE[0], {"role": "user", "content": f"Name this chat of {turns} turns."}]
-        assert stage.ask(title, CHAT_ID).action == "passed"
-        assert stage.last_view == title
-        answered = stage.ask(history_of(turns)[:-1], CHAT_ID)
-        assert answered.branch == "main+"
-        assert stage.last_view == condensed(stage, history_of(turns)[:-1])
-
-
-def test_two_ways_on_from_one_history_go_on_side_by_side(stage: Stage) -> None:
-    """The user has two tabs open: each is a branch, both rest on what was condensed before they parted."""
-    stage.ask(SENT, [*CHAT_ID, *controls(force="true")])
-    tabs = {"main+": [*SENT], "b2+": [*SENT]}
-    for turn in ("first", "second", "third"):
-        for branch, tab in tabs.items():
-            tab += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
-            answered = stage.ask(tab, CHAT_ID)
-            assert stage.last_view == condensed(stage, tab)
-            assert turn == "first" or answered.branch == branch
 
 
 # -- several agents under one id ---------------------------------------------------------------------------
@@ -298,26 +255,6 @@ def test_agents_under_one_id_each_see_their_own_history_and_nothing_else(stage: 
             messages += [answer(f"{branch} {turn}"), ask(f"{branch} {turn}")]
 
 
-def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> None:
-    planner, coder = ([message, *HISTORY[2:15], ask("last")] for message in (ask("plan"), ask("code")))
-    stage.ask(planner, [*CHAT_ID, *controls(force="true")])
-    answered = stage.ask(coder, CHAT_ID)
-    assert stage.last_view == coder
-    assert answered.action == "passed"
-    assert answered.condensation is None
-    assert stage.ask([*planner, answer("on"), ask("on")], CHAT_ID).action == "replayed"
-
-
-def test_agents_that_share_a_history_do_not_mix(stage: Stage) -> None:
-    stage.ask(SENT, [*CHAT_ID, *controls(force="true")])
-    agents = {name: [*SENT, answer(7), ask(f"of {name}")] for name in ("coder", "critic")}
-    for turn in range(3):
-        for name, messages in agents.items():
-            stage.ask(messages, CHAT_ID)
-            assert stage.last_view == condensed(stage, messages)
-            messages += [answer(f"{name} {turn}"), ask(f"{name} {turn}")]
-
-
 def test_a_window_of_one_agent_is_not_filled_up_from_another(stage: Stage) -> None:
     """Both have the same newest messages; which of the two histories is meant cannot be known."""
     planner, coder = ([SYSTEM, message, *HISTORY[2:16]] for message in (ask("plan"), ask("code")))
@@ -327,18 +264,3 @@ def test_a_window_of_one_agent_is_not_filled_up_from_another(stage: Stage) -> No
     answered = stage.ask(window, CHAT_ID)
     assert stage.last_view == window
     assert answered.reason == "new-branch"
-
-
-# -- a fresh start -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
-@pytest.mark.parametrize("text", ["continue", "Continue.", "go on", "yes"])
-def test_a_fresh_short_message_goes_out_as_it_came(stage: Stage, named: Sequence[tuple[str, str]], text: str) -> None:
-    first = [*SENT, answer(7), {"role": "user", "content": text}]
-    stage.ask(first, [*named, *controls(force="true")])
-    for messages in ([{"role": "user", "content": text}], [SYSTEM, {"role": "user", "content": text}]):
-        answered = stage.ask(messages, named)
-        assert stage.forwarded[-1].body == stage.sent[-1]
-        assert answered.action == "passed"
-        assert answered.header("x-condenser-tokens-before") == answered.header("x-condenser-tokens-after")

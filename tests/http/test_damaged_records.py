@@ -45,10 +45,14 @@ def damage(redis: RedisServer, damages: Callable[[Any, str], object]) -> tuple[s
 
 
 @pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_session_never_takes_the_store_from_another_tenant(
-    redis: RedisServer, stage: Stage, damages: Callable[[Any, str], object], caplog: pytest.LogCaptureFixture
+def test_a_damaged_session_costs_its_tenant_its_memory_until_deletion(
+    redis: RedisServer,
+    stage: Stage,
+    damages: Callable[[Any, str], object],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stage.ask(chat(12), controls(session="s"))
+    assert append(stage, "first").status == 200
     tenant, session = damage(redis, damages)
     other = replace(stage, key="sk-second", sent=[])
     for _ in range(4):
@@ -56,6 +60,16 @@ def test_a_damaged_session_never_takes_the_store_from_another_tenant(
         assert (answer.action, answer.reason) == ("degraded", "store-corrupt")
         assert other.ask(chat(2), controls(session="s")).action == "passed"
     assert f"session {tenant}/{session} cannot be read" in caplog.text
+    before = len(stage.forwarded)
+    refused = append(stage, "second")
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "history_unavailable")
+    assert len(stage.forwarded) == before
+    assert command(stage, "list") == 0
+    assert f"not readable: {tenant}/{session}" in capsys.readouterr().err
+    assert command(stage, "delete", session, "--tenant", tenant) == 0
+    assert capsys.readouterr().out == "deleted 1 session\n"
+    assert append(stage, "third").status == 200
+    assert [each["content"] for each in stage.last_view] == ["third"]
 
 
 def test_a_damaged_record_harms_no_other(redis: RedisServer, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,28 +86,6 @@ def test_a_damaged_record_harms_no_other(redis: RedisServer, stage: Stage, caplo
     actions = [stage.ask(chat(24), controls(session="s")).action for _ in range(2)]
     assert actions == ["condensed", "replayed"]
     assert "is left out" in caplog.text
-
-
-@pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
-def test_an_append_to_a_damaged_history_is_refused_until_deletion(
-    redis: RedisServer,
-    stage: Stage,
-    damages: Callable[[Any, str], object],
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert append(stage, "first").status == 200
-    tenant, session = damage(redis, damages)
-    refused = append(stage, "second")
-    assert (refused.status, refused.json()["error"]["code"]) == (503, "history_unavailable")
-    assert len(stage.forwarded) == 1
-    assert f"session {tenant}/{session} cannot be read" in caplog.text
-    assert command(stage, "list") == 0
-    assert f"not readable: {tenant}/{session}" in capsys.readouterr().err
-    assert command(stage, "delete", session, "--tenant", tenant) == 0
-    assert capsys.readouterr().out == "deleted 1 session\n"
-    assert append(stage, "third").status == 200
-    assert [each["content"] for each in stage.last_view] == ["third"]
 
 
 def append(stage: Stage, text: str) -> wire.Answer:

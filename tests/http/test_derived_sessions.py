@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.http.strict import assert_view
 from tests.support.replies import completion, stream, text_chunks
 from tests.support.stage import EMPTY, WINDOW, Stage, chat, controls, proxy_with_sqlite, store_rows
 
@@ -20,25 +19,6 @@ def session_of(stage: Stage, messages: list[Any], **members: Any) -> tuple[str |
     answer = stage.ask(messages, **members)
     assert answer.header("x-condenser-session-source") == "derived"
     return answer.session, answer.action
-
-
-def test_a_conversation_without_an_id_is_recognised_and_replayed(stage: Stage) -> None:
-    first, action = session_of(stage, chat(12))
-    assert action == "condensed"
-    assert re.fullmatch(r"d[0-9a-f]{16}", first or "")
-    assert session_of(stage, chat(13)) == (first, "replayed")
-    assert session_of(stage, chat(13)) == (first, "replayed")
-
-
-def test_an_edited_history_is_a_fork_with_an_id_of_its_own(stage: Stage) -> None:
-    first, _ = session_of(stage, chat(12))
-    edited = [*chat(12)[:-4], {"role": "user", "content": "No: bed 40, please."}, *chat(13)[-3:]]
-    fork, _ = session_of(stage, edited)
-    assert fork != first
-    assert_view(stage.last_view, edited)
-    assert "bed 40" in str(stage.last_view)
-    assert session_of(stage, chat(13))[0] == first
-    assert session_of(stage, [*edited, {"role": "assistant", "content": "Yes."}, USER])[0] == fork
 
 
 THOUGHT = "<think>The wall gives shade at noon.</think>\n"
@@ -74,21 +54,16 @@ def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
         assert re.fullmatch(r"p[0-9a-f]{16}", shown.pop() or "")
 
 
-def test_a_conversation_is_stored_from_a_quarter_of_its_window_on(tmp_path: Path) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db") as stage:
-        session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 - 60)}])
+@pytest.mark.parametrize(("window", "tokens"), [(WINDOW, WINDOW // 4), (None, 2_050)])
+def test_a_conversation_is_stored_from_a_quarter_of_its_window_on(
+    window: int | None, tokens: int, tmp_path: Path
+) -> None:
+    with proxy_with_sqlite(tmp_path / "s.db", window=window) as stage:
+        session_of(stage, [{"role": "user", "content": "word " * (tokens - 60)}])
         assert store_rows(tmp_path / "s.db") == EMPTY
-        session, _ = session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 + 60)}])
+        session, _ = session_of(stage, [{"role": "user", "content": "word " * (tokens + 60)}])
         assert store_rows(tmp_path / "s.db") == {"sessions": 1, "records": 0, "index": 1}
         assert (session or "").startswith("d")
-
-
-def test_where_the_window_is_unknown_it_is_stored_from_2048_tokens_on(tmp_path: Path) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db", window=None) as stage:
-        session_of(stage, [{"role": "user", "content": "word " * 2_000}])
-        assert store_rows(tmp_path / "s.db") == EMPTY
-        session_of(stage, [{"role": "user", "content": "word " * 2_100}])
-        assert store_rows(tmp_path / "s.db")["sessions"] == 1
 
 
 def test_a_small_conversation_that_was_condensed_is_stored_all_the_same(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def grown(stage: Stage) -> Answer:
     return stage.ask(chat(ROUNDS), controls(session="s"))
 
 
-def test_a_reply_says_where_condensing_is_cheapest_by_default() -> None:
-    with proxy_with_upstream(**PRICED) as stage:
+def test_reply_and_session_say_where_condensing_is_cheapest_by_default() -> None:
+    with proxy_with_upstream(**PRICED, admin={"token": TOKEN}) as stage:
         answer = grown(stage)
         mode, *said = (answer.header("x-condenser-economy") or "").split("; ")
         advice = {name: float(value) for name, _, value in (part.partition("=") for part in said)}
@@ -37,14 +37,18 @@ def test_a_reply_says_where_condensing_is_cheapest_by_default() -> None:
         assert 0.01 <= advice["saves"] < 0.9
         assert answer.action == "passed"
         assert stage.upstream.journal.only().body == stage.sent[-1]
+        economy = only_session(stage.proxy.url)["economy"]
+        assert economy["mode"] == "advise"
+        assert economy["target"] < economy["trigger"] < 20_000
 
 
-def test_auto_condenses_there() -> None:
+def test_auto_condenses_there_and_the_view_is_replayed_up_to_the_trigger() -> None:
     with proxy_with_upstream(**PRICED, economy="auto") as stage:
         answer = grown(stage)
         assert answer.action == "condensed"
         assert (answer.header("x-condenser-economy") or "").startswith("auto; trigger=")
         assert count(stage.forwarded[-1].json()) <= 14_336
+        assert stage.ask(chat(ROUNDS + 1), controls(session="s")).action == "replayed"
 
 
 def test_auto_condenses_a_chat_that_is_short_for_its_window() -> None:
@@ -74,18 +78,3 @@ def test_a_mode_that_there_is_not_is_refused_and_named() -> None:
         answer = stage.post(body_of(chat(1)), controls(session="s", economy="cheap"))
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "X-Condenser-Economy"
-
-
-def test_a_condensed_view_is_replayed_up_to_the_trigger() -> None:
-    with proxy_with_upstream(**PRICED, economy="auto") as stage:
-        grown(stage)
-        later = stage.ask(chat(ROUNDS + 1), controls(session="s"))
-        assert later.action == "replayed"
-
-
-def test_sessions_say_what_auto_would_do() -> None:
-    with proxy_with_upstream(**PRICED, admin={"token": TOKEN}) as stage:
-        grown(stage)
-        economy = only_session(stage.proxy.url)["economy"]
-        assert economy["mode"] == "advise"
-        assert economy["target"] < economy["trigger"] < 20_000

@@ -45,13 +45,6 @@ def test_a_hidden_round_is_stored_before_the_last_byte(tmp_path: Path) -> None:
         assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-def test_it_counts_in_the_view() -> None:
-    with remembering() as stage:
-        messages = searched(stage)
-        answer = asks(stage, messages, False)
-        assert answer.tokens_after == count(stage.forwarded[-1].json())
-
-
 def test_it_leaves_with_what_is_condensed() -> None:
     with remembering() as stage:
         messages = [*searched(stage), *herbs(2)]

@@ -10,7 +10,7 @@ import pytest
 from tests.http.test_messages import HEADERS
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, tool_use
-from tests.support.proxy import running_proxy
+from tests.support.proxy import proxy_before
 from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import controls
 
@@ -40,14 +40,11 @@ def searched(number: int) -> list[Json]:
 @pytest.mark.parametrize("strategy", ["half-window", "recent", "extract", "mask"])
 @pytest.mark.parametrize("search", [lambda: looked(0, found=[FOUND]), lambda: searched(0)])
 def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, strategy: str) -> None:
-    with (
-        StrictMessages() as upstream,
-        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
-    ):
+    with proxy_before(StrictMessages(), strategy=strategy, background={"mode": "off"}) as (upstream, proxy):
         messages = [{"role": "user", "content": "Go through the files."}, *search()]
         actions = []
-        for number in range(1, 60):
-            messages += looked(number)
+        for number in range(1, 60, 3):
+            messages += [each for step in range(3) for each in looked(number + step)]
             body = {"model": "m", "max_tokens": 9, "messages": messages}
             answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=6_000)])
             actions.append(answer.action)
@@ -59,10 +56,7 @@ def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, str
 
 @pytest.mark.parametrize("strategy", ["extract", "mask+extract"])
 def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
-    with (
-        StrictMessages() as upstream,
-        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
-    ):
+    with proxy_before(StrictMessages(), strategy=strategy, background={"mode": "off"}) as (upstream, proxy):
         reminder = text("<system-reminder>Never mention the weather to anybody.</system-reminder>")
         messages = [{"role": "user", "content": "Go through the files."}, *looked(0, reminder, text(RULE))]
         for number in range(1, 60):
@@ -76,10 +70,7 @@ def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
 
 
 def test_the_task_behind_the_environment_stays_under_recent() -> None:
-    with (
-        StrictResponses() as upstream,
-        running_proxy(upstream.url, strategy="recent", background={"mode": "off"}) as proxy,
-    ):
+    with proxy_before(StrictResponses(), strategy="recent", background={"mode": "off"}) as (upstream, proxy):
         said = ["<environment_context><cwd>/repo</cwd></environment_context>", "Rename the module ledger to journal."]
         items: list[Json] = [{"type": "message", "role": "user", "content": each} for each in said]
         for number in range(60):

@@ -53,21 +53,15 @@ def condensed(stage: Stage, rounds: int = 12) -> list[Message]:
     return messages
 
 
-def test_what_was_condensed_away_stands_before_the_message_that_is_about_it() -> None:
+def test_what_was_condensed_away_stands_before_the_message_about_it_for_that_turn_only() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), QUESTION)
         stage.ask(messages, [*controls(session="s"), INJECT])
         (block,) = blocks(stage)
         assert FACT in block["content"]
         assert block["content"].startswith("## Relevant Memories")
-        assert stage.last_view[-2:] == [block, messages[-1]]
-
-
-def test_a_block_stays_for_its_turn_only() -> None:
-    with gardening() as stage:
-        messages = ending(condensed(stage), QUESTION)
-        stage.ask(messages, [*controls(session="s"), INJECT])
         first = stage.last_view
+        assert first[-2:] == [block, messages[-1]]
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -77,13 +71,21 @@ def test_a_block_stays_for_its_turn_only() -> None:
         assert stage.last_view[: len(first)] == first
         messages += [{"role": "assistant", "content": "Found."}, {"role": "user", "content": "Thanks, bye."}]
         stage.ask(messages, controls(session="s"))
-        assert first[-2] not in stage.last_view
+        assert block not in stage.last_view
 
 
-def test_nothing_is_put_in_while_the_view_shows_everything() -> None:
+def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
     with gardening() as stage:
-        stage.ask(ending(diary(4), QUESTION), [*controls(session="s"), INJECT])
-        assert stage.forwarded[-1].body == stage.sent[-1]
+        stage.ask(ending(diary(4), QUESTION), [*controls(session="t"), INJECT])
+        assert stage.forwarded[-1].body == stage.sent[-1]  # the view shows everything
+        messages = condensed(stage)
+        for headers in ([], [INJECT]):
+            stage.ask(ending(messages, QUESTION), [*controls(session="s"), *headers])
+            assert bool(blocks(stage)) is bool(headers)
+        answered = [*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}]
+        stage.ask([*answered, *diary(0)], controls(session="s"))
+        stage.ask(ending(messages, QUESTION + " Again?"), controls(session="s"))
+        assert blocks(stage)
 
 
 def test_what_was_edited_away_is_never_found() -> None:
@@ -98,19 +100,6 @@ def test_what_was_edited_away_is_never_found() -> None:
         (block,) = blocks(stage)
         assert "Write down day 2." in block["content"]
         assert FACT not in json.dumps(stage.last_view)
-
-
-def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
-    with gardening() as stage:
-        messages = condensed(stage)
-        stage.ask(ending(messages, QUESTION), controls(session="s"))
-        assert not blocks(stage)
-        stage.ask(ending(messages, QUESTION), [*controls(session="s"), INJECT])
-        assert blocks(stage)
-        answered = [*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}]
-        stage.ask([*answered, *diary(0)], controls(session="s"))
-        stage.ask(ending(messages, QUESTION + " Again?"), controls(session="s"))
-        assert blocks(stage)
 
 
 CARDS = [

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from strategies import TABLE
-from tests.http import test_messages, test_responses
+from tests.http.test_agents import Api, each_api
 from tests.http.test_judging import TAGGED, options, yes
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, QUESTION, blocks, diary, ending
 from tests.http.test_reverting import SETTINGS, shown
 from tests.support.admin_api import admin, place_of
-from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import running_proxy
+from tests.support.proxy import proxy_before
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.responses_upstream import StrictResponses
 from tests.support.searching import offers_search, reply_of, search
 from tests.support.stage import (
     Message,
@@ -33,7 +30,6 @@ from tests.support.stage import (
     vote,
 )
 
-USES = ("inject", "tool", "inject+tool")
 STRATEGIES = [name for name in TABLE if name != "off"]
 
 
@@ -48,8 +44,9 @@ def asking(list_of: Sequence[Message], number: int) -> list[Message]:
     return [*list_of, {"role": "assistant", "content": "Done."}, {"role": "user", "content": f"What of bed {number}?"}]
 
 
-@pytest.mark.parametrize("memory", USES)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "memory"), [*((name, "inject+tool") for name in STRATEGIES), ("extract", "inject"), ("recent", "tool")]
+)
 def test_no_view_is_longer_than_the_clients_list(strategy: str, memory: str) -> None:
     lists = [*(chat(rounds, words=20) for rounds in range(3, 12, 2)), agent(8), asking(agent(8), 3)]
     with proxy_with_upstream(strategy=strategy, window=16_384) as stage:
@@ -65,18 +62,14 @@ def test_no_view_is_longer_than_the_clients_list(strategy: str, memory: str) -> 
                 messages = asking(messages, number)
 
 
-@pytest.mark.parametrize("memory", USES)
-@pytest.mark.parametrize("protocol", ["messages", "responses"])
-def test_no_view_of_an_agent_is_longer_in_the_other_protocols(protocol: str, memory: str) -> None:
-    strict: Any = StrictMessages if protocol == "messages" else StrictResponses
-    module: Any = test_messages if protocol == "messages" else test_responses
-    settings: dict[str, Any] = {"strategy": "extract", "window": 16_384, "memory": {"default": memory}}
-    with strict(module.reader) as upstream, running_proxy(upstream.url, **settings) as proxy:
-        client = module.Agent(proxy.url)
+@each_api
+def test_no_view_of_an_agent_is_longer_in_the_other_protocols(api: Api) -> None:
+    settings: dict[str, Any] = {"strategy": "extract", "window": 16_384, "memory": {"default": "inject+tool"}}
+    with proxy_before(api.upstream(api.tests.reader), **settings) as (upstream, proxy):
+        client = api.tests.Agent(proxy.url)
         for turn in range(14):
             answer = client.turn()
-            before, after = (int(answer.header(f"x-condenser-tokens-{name}") or 0) for name in ("before", "after"))
-            assert after <= before, turn
+            assert answer.tokens_after <= answer.tokens_before, turn
             proxy.quiet()
         assert upstream.refusals == []
 
@@ -100,23 +93,6 @@ def test_what_a_rollback_dropped_is_in_no_block() -> None:
         (block,) = blocks(stage)
         assert "seed3x4" in block["content"]
         assert "771" not in str(stage.last_view)
-
-
-def test_a_new_card_is_found_and_its_block_stays() -> None:
-    card = {"content": "The GPU chosen for training is the A100.", "type": "decision", "tags": []}
-    text = json.dumps(
-        {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": [card]}
-    )
-    with proxy_with_upstream(strategy="rolling", answers=lambda _: summary(text)) as stage:
-        messages = ending(diary(12), "Which GPU was chosen for training?")
-        stage.ask(messages, [*controls(session="s"), FORCE])
-        (block,) = blocks(stage)
-        assert "A100" in block["content"]
-        first = stage.last_view
-        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        messages = [*messages, {"role": "assistant", "content": None, "tool_calls": [call]}]
-        stage.ask([*messages, {"role": "tool", "tool_call_id": "c1", "content": "beds"}], controls(session="s"))
-        assert stage.last_view[: len(first)] == first
 
 
 def test_a_turn_for_which_nothing_was_found_gets_no_block_later() -> None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +21,7 @@ from tests.support.stage import (
     body_of,
     controls,
     count,
-    proxy_with_sqlite,
     proxy_with_upstream,
-    store_rows,
     summary,
 )
 
@@ -87,14 +84,6 @@ def test_what_others_said_stays_theirs_only_cards_are_shared() -> None:
         assert not sees(stage, [*controls(session="b"), scope("home")], "plant3n7 plant3n8", "plant3n7")
 
 
-def test_where_nothing_was_condensed_there_is_no_card_and_no_tool() -> None:
-    with gardening() as stage:
-        fill_scope(stage)
-        stage.ask(question(), [*controls(session="b", memory="inject+tool"), scope("home")])
-        assert stage.last_view == question()
-        assert not offers_search(stage.forwarded[-1])
-
-
 @pytest.mark.parametrize("memory", ["inject", "inject+tool"])
 def test_shared_cards_have_at_most_half_of_what_was_saved(memory: str) -> None:
     with gardening(*(f"The fig tree {number} is called Ada {number}." for number in range(40))) as stage:
@@ -146,22 +135,6 @@ def test_the_model_finds_shared_cards_with_the_tool() -> None:
         stage.upstream.answer(lambda each: called.pop() if called and offers_search(each) else None)
         stage.ask(ending(diary(12), QUESTION), [*controls(session="b", memory="tool"), scope("home"), FORCE])
         assert CARD in stage.last_view[-1]["content"]
-
-
-def test_a_card_is_kept_once_however_many_sessions_bring_it(tmp_path: Path) -> None:
-    file, settings = tmp_path / "s.db", {"memory": {"scopes": True}, "strategy": "rolling"}
-    with proxy_with_sqlite(file, answers=lambda _: summary(answering(CARD)), **settings) as stage:
-        fill_scope(stage)
-        fill_scope(stage, "b")
-        assert store_rows(file)["sessions"] == 3
-        assert sees(stage, [*controls(session="c"), scope("home")])
-        assert str(stage.last_view).count(CARD) == 1
-
-
-def test_nothing_is_shared_where_nothing_is_to_be_stored() -> None:
-    with gardening() as stage:
-        stage.ask(diary(12), [*controls(session="a", no_store="true"), scope("home"), FORCE])
-        assert not sees(stage, [*controls(session="b"), scope("home")])
 
 
 def test_a_scope_is_refused_where_the_settings_have_none() -> None:

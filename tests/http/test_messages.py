@@ -13,7 +13,7 @@ import pytest
 from strategies.prompts import prompt
 from tests.support import wire
 from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, text, thinking, tool_use, web_search
-from tests.support.proxy import running_proxy
+from tests.support.proxy import proxy_before, running_proxy
 from tests.support.strict_messages import Body, blocks
 
 Json = dict[str, Any]
@@ -117,10 +117,7 @@ def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
 
 
 def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
-    with (
-        StrictMessages() as upstream,
-        running_proxy(upstream.url, strategy="off", upstream={"api_key": "secret"}) as proxy,
-    ):
+    with proxy_before(StrictMessages(), strategy="off", upstream={"api_key": "secret"}) as (upstream, proxy):
         Agent(proxy.url).turn()
         exchange = upstream.journal.only(MESSAGES)
         assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
@@ -146,10 +143,7 @@ def test_a_turn_in_manual_mode_keeps_its_thinking(strategy: str) -> None:
 
 
 def test_only_thinking_from_after_a_condensation_is_kept() -> None:
-    with (
-        StrictMessages(reader, window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
-    ):
+    with proxy_before(StrictMessages(reader, window=WINDOW), strategy="mask", window=WINDOW) as (upstream, proxy):
         agent = Agent(proxy.url)
         while (answer := agent.turn()).action != "condensed":
             pass
@@ -200,10 +194,7 @@ def markers(view: Sequence[Json]) -> list[int]:
 
 @pytest.mark.parametrize("strategy", ["half-window", "extract", "mask"])
 def test_a_head_is_marked_for_caching_if_the_client_marks(strategy: str) -> None:
-    with (
-        StrictMessages(reader, window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
-    ):
+    with proxy_before(StrictMessages(reader, window=WINDOW), strategy=strategy, window=WINDOW) as (upstream, proxy):
         agent = Marking(proxy.url)
         for _ in range(25):
             condensed = agent.turn().action in ("condensed", "replayed")
@@ -228,17 +219,6 @@ def test_markers_are_four_at_most_and_none_without_the_clients() -> None:
                 body["system"][0] |= FOR_AN_HOUR
             assert wire.post_json(proxy.url, MESSAGES, body, forced).action == "condensed"
             assert json.dumps(client_bodies(upstream)[-1]).count("cache_control") == number
-
-
-# -- errors ------------------------------------------------------------------------------------------------
-
-
-def test_an_error_of_the_proxy_has_the_vendors_form() -> None:
-    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
-        answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *HEADERS])
-    assert answer.status == 400
-    assert answer.json()["type"] == "error"
-    assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
 # -- sessions ----------------------------------------------------------------------------------------------
@@ -274,9 +254,6 @@ def test_a_request_that_names_a_container_is_condensed() -> None:
         answer = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, ("x-condenser-force", "true")])
         assert answer.action == "condensed"
         assert client_bodies(upstream)[-1]["container"] == "container_1"
-
-
-# -- counting ----------------------------------------------------------------------------------------------
 
 
 # -- replies -----------------------------------------------------------------------------------------------

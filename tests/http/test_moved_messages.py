@@ -13,7 +13,7 @@ from redis import Redis
 
 from tests.support.redis_server import RedisServer
 from tests.support.replies import completion
-from tests.support.stage import Stage, controls, count, proxy_with_sqlite, proxy_with_upstream, store_rows
+from tests.support.stage import Stage, count, proxy_with_sqlite, proxy_with_upstream, store_rows
 from tests.support.transcripts import assistant, user
 from tests.support.wire import Answer
 
@@ -99,13 +99,17 @@ def condensed_in(answers: list[Answer]) -> list[str]:
     return list(dict.fromkeys(applied))
 
 
-def test_a_client_that_moves_its_files_keeps_its_session(stage: Stage) -> None:
+def test_a_client_that_moves_its_files_keeps_its_session_and_its_view(stage: Stage) -> None:
     answers = conversation(stage)
     assert 2 <= len(condensed_in(answers)) <= 4
     assert len(stage.summaries) <= 4
     assert set(header_values(answers, "session-source")) == {"derived"}
     assert len({each for each in header_values(answers, "session") if each and each.startswith("d")}) == 1
     assert set(header_values(answers, "branch")) <= {"main", "main+", "main++", "main+++", "main+4"}
+    views = [each.json()["messages"] for each in stage.forwarded]
+    for (before, after), answer in zip(pairwise(views), answers[1:], strict=True):
+        # All but the files and the question.
+        assert answer.action == "condensed" or after[: len(before) - 3] == before[:-3]
 
 
 def test_where_it_rewrites_the_replies_too_its_forks_find_what_was_condensed(stage: Stage) -> None:
@@ -139,22 +143,6 @@ def test_files_that_fill_most_of_the_window_are_forwarded_whole() -> None:
             stage.proxy.quiet()
             assert stage.last_view[-3:] == messages[-3:]
             assert answer.headroom >= 0
-
-
-def test_in_a_session_with_an_id_it_stays_on_one_branch() -> None:
-    with proxy_with_upstream(window=WINDOW) as stage:
-        answers = conversation(stage, headers=controls(session="s1"))
-        assert 2 <= len(condensed_in(answers)) <= 4
-        assert {str(each).rstrip("+") for each in header_values(answers, "branch")} == {"main"}
-
-
-def test_between_two_condensations_the_view_keeps_what_it_began_with() -> None:
-    with proxy_with_upstream(window=WINDOW) as stage:
-        answers = conversation(stage)
-        views = [each.json()["messages"] for each in stage.forwarded]
-        for (before, after), answer in zip(pairwise(views), answers[1:], strict=True):
-            if answer.action != "condensed":
-                assert after[: len(before) - 3] == before[:-3]  # all but the files and the question
 
 
 def test_the_chain_index_grows_by_three_nodes_a_request_at_most(tmp_path: Path) -> None:

@@ -100,28 +100,6 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
         assert count(stage.forwarded[1].json()) < WINDOW
 
 
-def test_a_stated_window_holds_for_all_conversations_of_the_tenant() -> None:
-    with narrow() as stage:
-        stage.ask(chat(60), controls(session="s"))
-        before = len(stage.forwarded)
-
-        answer = stage.ask(chat(61), controls(session="another"))
-
-        assert len(stage.forwarded) == before + 1
-        assert answer.trigger == "context_limit"
-        assert answer.window == str(WINDOW)
-
-
-def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
-    store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
-    with narrow(store=store) as stage:
-        stage.ask(chat(60), controls(session="s"))
-        with running_proxy(stage.upstream.url, store=store) as restarted:
-            answer = Stage(restarted, stage.upstream).ask(chat(62), controls(session="new"))
-
-        assert answer.trigger == "context_limit"
-
-
 @pytest.mark.parametrize("refuse", [numberless, explicit])
 def test_a_refused_size_bounds_its_session_for_an_hour(refuse: Refuse) -> None:
     clock = Clock()
@@ -184,22 +162,16 @@ def test_another_replica_is_bound_by_the_size_refused(tmp_path: Path) -> None:
         assert len(stage.forwarded) == 3
 
 
-def test_a_413_without_a_body_is_mended_once_and_bounds_nothing() -> None:
-    with proxy_with_upstream(window=20_000, strategy="recent") as stage:
-        stage.upstream.reply(Reply(413))
-        answer = stage.ask(chat(60), controls(session="s"))
-        assert (answer.status, answer.trigger) == (200, "overflow")
-        known = stage.ask(chat(1), controls(session="s"))
-        assert known.headroom > 15_000
-
-
-def test_a_413_without_a_body_is_mended_once_where_the_window_is_unknown() -> None:
-    with proxy_with_upstream(window=None, strategy="recent") as stage:
+@pytest.mark.parametrize("window", [20_000, None])
+def test_a_413_without_a_body_is_mended_once_and_bounds_nothing(window: int | None) -> None:
+    with proxy_with_upstream(window=window, strategy="recent") as stage:
         stage.upstream.reply(Reply(413))
         assert stage.ask(chat(60), controls(session="s")).trigger == "overflow"
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert 0.5 * refused < sent < 0.75 * refused
-        assert stage.ask(chat(1), controls(session="s")).window == "unknown"
+        later = stage.ask(chat(1), controls(session="s"))
+        assert later.window == ("unknown" if window is None else str(window))
+        assert window is None or later.headroom > 15_000
 
 
 def test_a_window_that_is_set_does_not_tell_what_the_server_takes() -> None:
@@ -264,15 +236,7 @@ def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
         assert (answer.action, answer.trigger) == ("degraded", "overflow")
 
 
-def test_overflows_are_counted() -> None:
-    with narrow() as stage:
-        stage.ask(chat(60), controls(session="s"))
-        text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-        assert 'condenser_overflows_total{outcome="retried"} 1.0' in text
-        assert 'condenser_condensations_total{trigger="overflow"} 1.0' in text
-
-
-@pytest.mark.parametrize(("window", "step"), [(4_096, 40), (8_192, 1), (32_768, 40)])
+@pytest.mark.parametrize(("window", "step"), [(4_096, 40), (8_192, 1)])
 def test_every_turn_of_a_long_conversation_gets_its_reply_whatever_the_window(window: int, step: int) -> None:
     """60,000 tokens, in many small turns or in few large ones."""
     with narrow(lambda used: replies.overflow(window, used), limit=window) as stage:

@@ -62,43 +62,28 @@ def ask_rounds(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, 
     return stage.ask(chat(rounds), [*controls(session=session), *more])
 
 
-def test_a_prepared_summary_is_used_at_the_trigger() -> None:
+def test_a_prepared_summary_is_used_at_the_trigger(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     with proxy_with_upstream(strategy="half-window") as stage:
         first = ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        assert first.action == "passed"
-        assert len(stage.summaries) == 1
+        assert (first.action, len(stage.summaries)) == ("passed", 1)
         taken = ask_rounds(stage, PAST_TRIGGER)
-        assert (taken.action, taken.trigger) == ("condensed", "threshold")
-        assert len(stage.summaries) == 1
-        assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
-
-
-def test_the_log_says_that_a_summary_was_ready(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with proxy_with_upstream(strategy="half-window") as stage:
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        ask_rounds(stage, PAST_TRIGGER)
         stage.proxy.served()
+        assert (taken.action, taken.trigger, len(stage.summaries)) == ("condensed", "threshold", 1)
+        # What came since it was prepared stands behind it, word for word.
+        (place,) = [i for i, each in enumerate(stage.last_view) if SUMMARY in str(each["content"])]
+        behind = stage.last_view[place + 1 :]
+        assert behind == chat(PAST_TRIGGER)[-len(behind) :]
+        assert len(behind) > 2 * (PAST_TRIGGER - PAST_PREPARE)
     line = [record.getMessage() for record in caplog.records if record.name == "condenser"][-1]
     assert re.search(r" threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
 
 
-def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> None:
-    with proxy_with_upstream(strategy="half-window") as stage:
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        ask_rounds(stage, PAST_TRIGGER)
-        view = stage.last_view
-        place = next(i for i, each in enumerate(view) if SUMMARY in str(each["content"]))
-        assert view[place + 1 :] == chat(PAST_TRIGGER)[-len(view[place + 1 :]) :]
-        assert len(view[place + 1 :]) > 2 * (PAST_TRIGGER - PAST_PREPARE)
-
-
-def test_below_the_prepare_mark_no_model_is_asked() -> None:
-    with proxy_with_upstream(strategy="half-window") as stage:
-        ask_rounds(stage, PAST_PREPARE - 1)
+@pytest.mark.parametrize(("rounds", "mode"), [(PAST_PREPARE - 1, "on"), (PAST_PREPARE, "off")])
+def test_below_the_prepare_mark_or_with_background_off_no_model_is_asked(rounds: int, mode: str) -> None:
+    with proxy_with_upstream(strategy="half-window", background={"mode": mode}) as stage:
+        ask_rounds(stage, rounds)
         stage.proxy.quiet()
         assert not stage.summaries
 
@@ -196,13 +181,6 @@ def test_many_short_messages_are_condensed_in_a_large_window() -> None:
             assert len(stage.summaries) == (rounds > 49)
 
 
-def test_with_background_off_nothing_is_prepared() -> None:
-    with proxy_with_upstream(strategy="half-window", background={"mode": "off"}) as stage:
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        assert not stage.summaries
-
-
 def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_path: Path) -> None:
     file = tmp_path / "c.db"
     with proxy_with_sqlite(file, strategy="half-window+recent") as stage:
@@ -223,16 +201,6 @@ def test_model_summary_is_prepared_when_rules_free_too_little() -> None:
         stage.proxy.quiet()
         assert (passed.action, passed.reason) == ("passed", "not-prepared")
         assert len(stage.summaries) == 1
-
-
-def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
-    with proxy_with_upstream(strategy="half-window") as stage:
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        other = chat(PAST_TRIGGER)
-        other[1] = {"role": "user", "content": "Plan my kitchen."}
-        answer = stage.ask(other, controls(session="s"))
-        assert answer.action == "passed"
 
 
 def test_a_model_in_mode_idle_prepares_while_no_client_waits() -> None:

@@ -65,11 +65,6 @@ def refusals(stage: Stage) -> list[bool]:
     return [is_rewritten(each.json()) for each in stage.forwarded]
 
 
-def test_the_rounds_of_these_tests_are_long_enough() -> None:
-    fits, is_too_long = (count({"messages": chat(rounds)}) for rounds in (FITS, IS_TOO_LONG))
-    assert WINDOW * 7 / 8 - WINDOW // 16 < fits < WINDOW < is_too_long
-
-
 @pytest.mark.parametrize("members", [{}, {"stream": True}], ids=["whole", "streamed"])
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("status", [400, 422])
@@ -100,13 +95,6 @@ def test_a_second_proof_within_an_hour_spares_the_session(
     assert str(spared.session) in lines[-1]
 
 
-def test_one_unexplained_error_ends_nothing() -> None:
-    with refusing() as stage:
-        stage.ask(chat(FITS), controls(session="s"))
-        stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), controls(session="s")).action in ("condensed", "replayed")
-
-
 def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
     with refusing() as stage:
         for _ in range(2):
@@ -117,11 +105,12 @@ def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
         assert answer.trigger == "overflow"
 
 
-def test_other_sessions_are_rewritten_all_the_same() -> None:
+@pytest.mark.parametrize("session", ["s", "t"], ids=["the same session", "another"])
+def test_one_unexplained_error_ends_nothing(session: str) -> None:
     with refusing() as stage:
         stage.ask(chat(FITS), controls(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), controls(session="t")).action == "condensed"
+        assert stage.ask(chat(FITS), controls(session=session)).action in ("condensed", "replayed")
 
 
 def test_another_replica_respects_it(tmp_path: Path) -> None:

@@ -262,11 +262,19 @@ def test_the_second_of_two_searches_takes_the_first_with_it() -> None:
 # -- a prompt that is too long -------------------------------------------------------------------------------
 
 
-@both
+def late(limit: int, used: int) -> Reply:
+    """A refusal that comes when the stream has begun."""
+    message = f"This model's maximum context length is {limit} tokens. However, you requested {used} tokens."
+    return replies.stream(ROLE, replies.stream_error(message, "context_length_exceeded"))
+
+
+@pytest.mark.parametrize(("refuse", "streamed"), [(replies.overflow, False), (replies.overflow, True), (late, True)])
 @pytest.mark.parametrize("text", [None, "Let me look. "], ids=["at-once", "after-text"])
-def test_what_was_found_is_cut_to_what_the_upstream_has_room_for(text: str | None, streamed: bool) -> None:
+def test_what_was_found_is_cut_to_what_the_upstream_has_room_for(
+    text: str | None, refuse: Callable[[int, int], Reply], streamed: bool
+) -> None:
     with remembering() as stage:
-        narrow(stage)
+        narrow(stage, refuse)
         found = reply_of(FOUND, streamed=streamed)
         stage.upstream.reply(reply_of(text, search("plant0n1 plant2n3 plant3n4"), streamed=streamed), found)
         told = (text or "") + FOUND
@@ -296,24 +304,6 @@ def test_where_nobody_knows_how_much_fits_nothing_is_shown(streamed: bool) -> No
         assert [each["content"] for each in stage.last_view[-2:]] == [NO_ROOM, NO_ROOM]
         hidden = stage.last_view[-3:]
         assert next_view(stage, streamed, FOUND)[-5:-2] == hidden
-
-
-def late(limit: int, used: int) -> Reply:
-    """A refusal that comes when the stream has begun."""
-    message = f"This model's maximum context length is {limit} tokens. However, you requested {used} tokens."
-    return replies.stream(ROLE, replies.stream_error(message, "context_length_exceeded"))
-
-
-@pytest.mark.parametrize("text", [None, "Let me look. "], ids=["at-once", "after-text"])
-def test_search_results_are_cut_after_a_late_refusal(text: str | None) -> None:
-    with remembering() as stage:
-        narrow(stage, late)
-        found = reply_of(FOUND, streamed=True)
-        stage.upstream.reply(reply_of(text, search("plant0n1 plant2n3 plant3n4"), streamed=True), found)
-        assert text_of(asks(stage, True)) == (text or "") + FOUND
-        refused, taken = (view[-1]["content"] for view in views(stage)[1:])
-        assert len(taken) < len(refused)
-        assert not offers_search(stage.forwarded[-1])
 
 
 @both

@@ -34,41 +34,14 @@ HI_STREAMED = b'{"model":"scripted-1","stream":true,"messages":[{"role":"user","
 # -- responses ---------------------------------------------------------------------------------------------
 
 
-def test_response_headers_come_back_including_duplicates(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    kept = [
-        ("x-request-id", "req_1"),
-        ("openai-version", "2020-10-01"),
-        ("x-ratelimit-limit-requests", "60"),
-        ("link", "<a>; rel=next"),
-        ("link", "<b>; rel=prev"),
-        ("date", "Sat, 21 Nov 2026 00:00:00 GMT"),
-        ("server", "scripted"),
-    ]
-    upstream.reply(completion("ok", headers=kept))
+def test_response_headers_come_back_but_for_those_of_the_hop_and_ours(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    kept = [("x-request-id", "req_1"), ("link", "<a>; rel=next"), ("link", "<b>; rel=prev"), ("server", "scripted")]
+    hop = [("connection", "keep-alive, x-private"), ("x-private", "secret"), ("trailer", "x-t")]
+    upstream.reply(completion("ok", headers=[*kept, *hop, ("x-condenser-action", "condensed")]))
     answer = wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
     got = [(name.lower(), value) for name, value in answer.headers]
     assert [pair for pair in got if pair[0] in dict(kept)] == kept
-
-
-def test_hop_by_hop_response_headers_stay_on_their_hop(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    hop = [
-        ("connection", "keep-alive, x-private"),
-        ("x-private", "secret"),
-        ("keep-alive", "timeout=9"),
-        ("proxy-authenticate", "Basic"),
-        ("trailer", "x-t"),
-        ("x-kept", "yes"),
-    ]
-    upstream.reply(completion("ok", headers=hop))
-    answer = wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
-    names = {name.lower() for name, _ in answer.headers}
-    assert "x-kept" in names
-    assert not names & {"x-private", "keep-alive", "proxy-authenticate", "trailer"}
-
-
-def test_condenser_headers_of_an_upstream_do_not_pass_for_ours(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion("ok", headers=[("x-condenser-action", "condensed")]))
-    answer = wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
+    assert not {name for name, _ in got} & {"x-private", "trailer"}
     assert answer.every("x-condenser-action") == ["passed"]
 
 
@@ -99,16 +72,6 @@ def test_chunks_reach_the_client_as_they_are_sent(target: str, proxy: Proxy, ups
         assert response.read1() == parts[1]
         gates[1].set()
         assert response.read() == parts[2] + DONE
-
-
-def test_response_headers_reach_the_client_before_the_first_chunk(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    gate = Signal()
-    upstream.reply(stream(gate, *text_chunks("x")))
-    with wire.opened(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON) as response:
-        assert response.getheader("content-type") == "text/event-stream; charset=utf-8"
-        assert response.getheader("x-condenser-action") == "passed"
-        gate.set()
-        assert response.read().endswith(DONE)
 
 
 ODD_STREAMS = {

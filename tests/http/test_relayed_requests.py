@@ -65,12 +65,6 @@ def test_a_status_without_a_body_comes_back_without_one(status: int, proxy: Prox
     assert answer.header("transfer-encoding") is None
 
 
-def test_an_unusual_status_comes_back_unchanged(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.answer(lambda request: raw(b"teapot", "text/plain", status=418))
-    answer = wire.request(proxy.url, "GET", "/v1/brew")
-    assert (answer.status, answer.body) == (418, b"teapot")
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(status: int, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda request: redirect(f"{upstream.url}/v1/elsewhere", status))
@@ -80,56 +74,17 @@ def test_a_redirect_is_not_followed(status: int, proxy: Proxy, upstream: Scripte
     assert upstream.journal.to("/v1/elsewhere") == []
 
 
-def test_a_redirected_chat_request_is_not_followed(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(redirect(f"{upstream.url}/v1/elsewhere", 307))
-    assert wire.request(proxy.url, "POST", CHAT, HI, wire.JSON).status == 307
-    assert upstream.journal.to("/v1/elsewhere") == []
-
-
 # -- request headers ---------------------------------------------------------------------------------------
 
 
-def test_end_to_end_request_headers_are_forwarded(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    headers = [
-        *wire.JSON,
-        ("Authorization", "Bearer sk-caller"),
-        ("OpenAI-Organization", "org-1"),
-        ("X-Session-Id", "kept: it is the client's own"),
-        ("X-Twice", "1"),
-        ("X-Twice", "2"),
-        ("Accept-Encoding", "gzip, br"),
-        ("User-Agent", "tests/1"),
-        ("X-Empty", ""),
-    ]
-    wire.request(proxy.url, "POST", CHAT, HI, headers)
-    got = upstream.journal.only().headers
-    assert [pair for pair in got if pair[0] not in {"host", "content-length", "connection"}] == [
-        (name.lower(), value) for name, value in headers
-    ]
-
-
-def test_the_host_header_names_the_upstream(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
-    assert upstream.journal.only().header("host") == urlsplit(upstream.url).netloc
-
-
-def test_hop_by_hop_request_headers_stay_on_their_hop(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    headers = [
-        *wire.JSON,
-        ("Connection", "keep-alive, X-Private"),
-        ("X-Private", "secret"),
-        ("Keep-Alive", "timeout=5"),
-        ("TE", "trailers"),
-        ("Trailer", "X-T"),
-        ("Proxy-Authorization", "Basic eDp5"),
-        ("Proxy-Connection", "keep-alive"),
-        ("X-Kept", "yes"),
-    ]
-    wire.request(proxy.url, "POST", CHAT, HI, headers)
-    names = {name for name, _ in upstream.journal.only().headers}
-    assert "x-kept" in names
-    gone = {"x-private", "keep-alive", "te", "trailer", "proxy-authorization", "proxy-connection"}
-    assert not names & gone
+def test_request_headers_are_forwarded_but_for_those_of_the_hop(proxy: Proxy, upstream: ScriptedUpstream) -> None:
+    kept = [*wire.JSON, ("Authorization", "Bearer sk-caller"), ("X-Twice", "1"), ("X-Twice", "2"), ("X-Empty", "")]
+    hop = [("Connection", "keep-alive, X-Private"), ("X-Private", "secret"), ("TE", "trailers"), ("Trailer", "X-T")]
+    wire.request(proxy.url, "POST", CHAT, HI, [*kept, *hop])
+    got = upstream.journal.only()
+    assert got.header("host") == urlsplit(upstream.url).netloc
+    passed = [pair for pair in got.headers if pair[0] not in {"host", "content-length", "connection"}]
+    assert passed == [(name.lower(), value) for name, value in kept]
 
 
 OURS = [("X-Condenser-Session", "s"), ("x-condenser-strategy", "off"), ("X-CONDENSER-No-Store", "true")]

@@ -240,7 +240,4 @@ def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reas
     assert forwarded == {key: value for key, value in body.items() if key != "condenser"}
 
 
-# -- sessions ----------------------------------------------------------------------------------------------
-
-
 # -- counting ----------------------------------------------------------------------------------------------

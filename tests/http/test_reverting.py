@@ -31,9 +31,13 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+each_store = pytest.mark.parametrize("store", ["sqlite", "redis"], indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
+    """The URL of a store; for a test of several replicas each kind of it."""
+    if getattr(request, "param", "sqlite") == "sqlite":
         yield f"sqlite:///{tmp_path / 'sessions.db'}"
     else:
         with RedisServer() as server:
@@ -77,24 +81,14 @@ def test_the_longer_view_returns_and_stays_while_it_fits(stage: Stage) -> None:
         assert stage.last_view == chat(rounds)
 
 
-def test_once_it_no_longer_fits_a_new_condensation_is_made_and_stands(stage: Stage) -> None:
+@pytest.mark.parametrize(("rounds", "force"), [(FULL, "false"), (TRIGGER, "true")], ids=["too long", "forced"])
+def test_the_next_condensation_is_another_one_and_stands(stage: Stage, rounds: int, force: str) -> None:
     name = reverted(stage)
-    full = stage.ask(chat(FULL), controls(session="s"))
-    made = full.condensation
-    assert full.action == "condensed"
-    assert made != name
-    again = stage.ask(chat(FULL + 1), controls(session="s"))
-    assert (again.action, again.condensation) == ("replayed", made)
-
-
-def test_a_forced_condensation_of_the_same_head_is_another_one(stage: Stage) -> None:
-    name = reverted(stage)
-    forced = stage.ask(chat(TRIGGER), controls(session="s", force="true"))
-    made = forced.condensation
-    assert forced.action == "condensed"
-    assert made != name
-    again = stage.ask(chat(TRIGGER), controls(session="s"))
-    assert (again.action, again.condensation) == ("replayed", made)
+    made = stage.ask(chat(rounds), controls(session="s", force=force))
+    assert made.action == "condensed"
+    assert made.condensation != name
+    again = stage.ask(chat(rounds), controls(session="s"))
+    assert (again.action, again.condensation) == ("replayed", made.condensation)
 
 
 def test_to_revert_twice_is_to_revert_once_and_the_session_shows_it(stage: Stage) -> None:
@@ -115,6 +109,7 @@ def test_what_a_session_does_not_have_cannot_be_reverted(stage: Stage) -> None:
     assert admin(stage, place_of_revert(stage, "c0"), "POST", token="wrong").status == 401
 
 
+@each_store
 def test_another_replica_applies_it_no_more(stage: Stage, store: str) -> None:
     condensed(stage)
     with running_proxy(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:

@@ -96,14 +96,9 @@ def test_an_option_bounds_the_block_before_the_settings_do(options: str, setting
         assert cards_shown(block(stage, options, memory="inject")) == cards
 
 
-def test_enable_memory_injection_says_what_happens_where_nobody_asks() -> None:
+def test_enable_memory_injection_holds_where_no_request_asks() -> None:
     with naming(rolling={"enable_memory_injection": False}) as stage:
         assert block(stage) == ""
         assert cards_shown(block(stage, "enable_memory_injection=true")) == 4
-
-
-def test_what_a_request_asks_of_memory_comes_before_the_option() -> None:
-    with naming() as stage:
-        assert block(stage, "enable_memory_injection=false") == ""
         assert cards_shown(block(stage, "enable_memory_injection=false", memory="inject")) == 4
         assert block(stage, "enable_memory_injection=true", memory="off") == ""

@@ -191,26 +191,6 @@ def test_the_usage_has_the_last_prompt_and_all_that_was_completed(streamed: bool
         assert only_session(stage.proxy.url)["totals"]["memory_tokens"] == 110
 
 
-def test_an_error_after_a_search_ends_the_stream() -> None:
-    with remembering() as stage:
-        stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.error(503, "too busy", code="busy"))
-        events = wire.events(asks(stage, question(), True).body)
-        error = json.loads(events[-1])["error"]
-        assert (error["code"], "too busy" in error["message"]) == ("busy", True)
-        assert "[DONE]" not in events
-        stage.upstream.reply(reply_of("Again.", streamed=True))
-        asks(stage, [*question(), {"role": "assistant", "content": "Hm. "}, {"role": "user", "content": "?"}], True)
-        assert SEARCH not in str(stage.last_view)
-
-
-def test_an_upstream_broken_off_after_a_search_ends_the_stream() -> None:
-    with remembering() as stage:
-        cut = replies.stream(*replies.text_chunks("It hangs")[:2], cut=True)
-        stage.upstream.reply(reply_of(None, search(), streamed=True), cut)
-        events = wire.events(asks(stage, question(), True).body)
-        assert json.loads(events[-1])["error"]["code"] == "upstream_unreachable"
-
-
 def test_a_client_that_leaves_after_a_search_ends_the_call() -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.stream(*reply_opening("It"), Signal()))
@@ -267,28 +247,21 @@ def test_where_the_client_chooses_the_tool_ours_is_offered_and_not_run(streamed:
         assert SEARCH in [each["function"]["name"] for each in sent.json()["tools"]]
 
 
-def test_of_several_choices_each_loses_its_hidden_calls() -> None:
+@both
+def test_of_several_choices_each_loses_its_hidden_calls(streamed: bool) -> None:
     with remembering() as stage:
-        stage.upstream.reply(replies.completion("heads", "tails", tool_calls=[search()]))
-        answer = asks(stage, question(), False, n=2)
-        choices = answer.json()["choices"]
-        assert [(each["message"]["content"], each["finish_reason"]) for each in choices] == [
-            ("heads", "stop"),
-            ("tails", "stop"),
-        ]
-        assert SEARCH not in answer.body.decode()
-        assert len(stage.forwarded) == 1
-
-
-def test_of_several_streamed_choices_each_loses_its_hidden_calls() -> None:
-    with remembering() as stage:
-        chunks = [*replies.text_chunks("heads"), *reply_opening(None), *reply_calls(search()), CALLED]
-        moved = [{**each, "choices": [{**each["choices"][0], "index": 1}]} for each in chunks[3:]]
-        stage.upstream.reply(replies.stream(*chunks[:3], *moved))
-        answer = asks(stage, question(), True, n=2)
-        ends = [(each["index"], each["finish_reason"]) for chunk in chunks_of(answer) for each in chunk["choices"]]
+        if streamed:
+            chunks = [*replies.text_chunks("heads"), *reply_opening(None), *reply_calls(search()), CALLED]
+            moved = [{**each, "choices": [{**each["choices"][0], "index": 1}]} for each in chunks[3:]]
+            stage.upstream.reply(replies.stream(*chunks[:3], *moved))
+        else:
+            stage.upstream.reply(replies.completion("heads", "tails", tool_calls=[search()]))
+        answer = asks(stage, question(), streamed, n=2)
+        told = chunks_of(answer) if streamed else [answer.json()]
+        ends = [(each["index"], each["finish_reason"]) for chunk in told for each in chunk["choices"]]
         assert [each for each in ends if each[1]] == [(0, "stop"), (1, "stop")]
         assert SEARCH not in answer.body.decode()
+        assert len(stage.forwarded) == 1
 
 
 @both

@@ -60,12 +60,6 @@ def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: 
     assert branch(stage, TITLE, tools=False) == "b2"
 
 
-def test_a_later_request_for_a_title_is_a_branch(stage: Stage) -> None:
-    assert branch(stage, agent(0)) == "main"
-    assert branch(stage, TITLE, tools=False) == "b2"
-    assert branch(stage, agent(1)) == "main"
-
-
 def test_a_conversation_without_tools_that_has_gone_on_keeps_main(stage: Stage) -> None:
     assert [branch(stage, chat(rounds), tools=False) for rounds in (0, 1)] == ["main"] * 2
     assert branch(stage, agent(0)) == "b2"

@@ -45,25 +45,17 @@ def test_a_store_that_dies_between_two_turns_costs_no_reply(redis: RedisServer, 
     assert_view(stage.last_view, chat(13))
 
 
-def test_a_small_request_passes_unchanged_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "strategy", "trigger"), [(1, None, "none"), (12, "off", "none"), (60, None, "context_limit")]
+)
+def test_a_request_is_served_while_the_store_is_out_and_says_so(
+    rounds: int, strategy: str | None, trigger: str, redis: RedisServer, stage: Stage
+) -> None:
     redis.kill()
-    answer = stage.ask(chat(1), controls(session="s"))
-    assert answer.action == "degraded"
-    assert stage.forwarded[-1].body == stage.sent[-1]
-
-
-def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
-    redis.kill()
-    answer = stage.ask(chat(12), controls(session="s", strategy="off"))
-    assert stage.forwarded[-1].body == stage.sent[-1]
-    assert answer.action == "degraded"
+    answer = stage.ask(chat(rounds), controls(session="s", **({"strategy": strategy} if strategy else {})))
+    assert (answer.action, answer.trigger) == ("degraded", trigger)
     assert (answer.reason or "").startswith("store-")
-
-
-@pytest.mark.parametrize(("rounds", "trigger"), [(1, "none"), (60, "context_limit")])
-def test_a_view_cut_without_a_store_says_why(rounds: int, trigger: str, redis: RedisServer, stage: Stage) -> None:
-    redis.kill()
-    assert stage.ask(chat(rounds), controls(session="s")).trigger == trigger
+    assert (stage.forwarded[-1].body == stage.sent[-1]) is (trigger == "none")
 
 
 def test_without_a_store_no_model_is_asked_and_each_view_fits(redis: RedisServer, stage: Stage) -> None:

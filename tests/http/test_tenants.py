@@ -13,47 +13,8 @@ import pytest
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
 from tests.support.recording import CHAT
-from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream, summary
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream
 from tests.support.wire import Answer
-
-
-@pytest.mark.parametrize("session", ["shared", None])
-def test_the_same_id_and_text_with_another_key_is_another_history(session: str | None) -> None:
-    said = iter(
-        (
-            "Goal: of the first.\nDone: beds 1 to 9 were planned.",
-            "Goal: of the second.\nDone: beds 1 to 9 were planned.",
-        )
-    )
-    with proxy_with_upstream(answers=lambda _: summary(next(said))) as stage:
-        other = replace(stage, key="sk-second", sent=[])
-        first = stage.ask(chat(12), controls(session=session))
-        second = other.ask(chat(12), controls(session=session))
-        assert second.action == "condensed"
-        assert "of the second" in str(other.last_view)
-        assert "of the first" not in str(other.last_view)
-        if session is None:
-            assert first.session != second.session
-        stage.ask(chat(13), controls(session=session))
-        assert "of the first" in str(stage.last_view)
-
-
-def test_condensations_of_one_tenant_do_not_touch_anothers_views(stage: Stage) -> None:
-    stage.ask(chat(9), controls(session="shared", force="true"))
-    other = replace(stage, key="sk-second", sent=[])
-    assert other.ask(chat(9), controls(session="shared")).action == "passed"
-    assert other.forwarded[-1].body == other.sent[-1]
-
-
-def test_a_strategy_that_sticks_for_one_tenant_is_not_anothers(stage: Stage) -> None:
-    stage.ask(chat(1), controls(session="shared", strategy="extract"))
-    other = replace(stage, key="sk-second", sent=[])
-    assert other.ask(chat(1), controls(session="shared")).strategy == "mask+half-window"
-
-
-def test_the_short_lived_ids_of_two_tenants_differ(stage: Stage) -> None:
-    other = replace(stage, key="sk-second", sent=[])
-    assert stage.ask(chat(0)).session != other.ask(chat(0)).session
 
 
 def test_with_one_tenant_for_all_keys_share_their_sessions() -> None:
@@ -135,13 +96,6 @@ def test_callers_with_one_dummy_key_are_told_apart_by_their_real_ones(stage: Sta
         assert answer.action == action
 
 
-def test_two_credentials_in_one_header_are_refused_before_anything_is_forwarded(stage: Stage) -> None:
-    twice = [*wire.JSON, ("Authorization", "Bearer one"), ("Authorization", "Bearer two")]
-    answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(chat(1)), twice)
-    assert (answer.status, answer.json()["error"]["param"]) == (400, "Authorization")
-    assert not stage.forwarded
-
-
 @SESSION
 def test_a_tenant_never_gets_back_what_another_trimmed(stage: Stage, session: str | None) -> None:
     first, second = pair(stage)
@@ -159,12 +113,6 @@ def test_what_one_tenant_has_appended_is_no_head_of_another(stage: Stage) -> Non
     second.ask(more, controls(session="shared", history="append"))
     assert second.last_view == more
     assert first.post(body_of(more), guarded).status == 200
-
-
-def test_a_derived_session_of_one_tenant_can_not_be_named_by_another(stage: Stage) -> None:
-    first, second = pair(stage)
-    session = first.ask(chat(12)).session
-    assert second.ask(chat(13), controls(session=session)).action == "condensed"
 
 
 @SESSION
@@ -188,16 +136,6 @@ def history_of(stage: Stage, row: dict[str, Any]) -> int:
     """How many messages a session's only branch has."""
     (branch,) = admin(stage, place_of(row)).json()["branches"]
     return len(branch["messages"])
-
-
-@SESSION
-def test_nothing_in_the_store_belongs_to_two_tenants(tmp_path: Path, session: str | None) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db") as stage:
-        for each in pair(stage):
-            each.ask(chat(12), controls(session=session))
-    for table in ("records", "blocks"):
-        counted = f"SELECT tenant, count(*) FROM sessions JOIN {table} ON session_id = id GROUP BY tenant"
-        assert [row[1] for row in read(tmp_path / "s.db", counted)] == [1, 1]
 
 
 def test_the_chain_index_leads_each_tenant_to_its_own_session(tmp_path: Path) -> None:

@@ -147,12 +147,6 @@ def test_a_long_reply_does_not_bring_back_a_refused_credential() -> None:
         assert len(summarizer.journal.to()) == 0
 
 
-def test_the_callers_own_credential_pays_for_summaries_from_the_first_request_on() -> None:
-    with proxy_with_upstream() as stage:
-        assert stage.ask(chat(12)).reason is None
-        assert len(stage.summaries) == 1
-
-
 # -- stored text -----------------------------------------------------------------------------------------------
 
 APPENDED = controls(session="s", history="append")

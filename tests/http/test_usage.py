@@ -30,15 +30,10 @@ def condensed(stage: Stage, **members: Any) -> Answer:
 
 def test_a_client_sees_what_the_upstream_has_counted() -> None:
     with proxy_with_upstream() as stage:
-        answer = condensed(stage)
-        assert usage_of(answer)["prompt_tokens"] == count(stage.forwarded[-1].json())
-
-
-def test_what_was_not_changed_says_what_it_has_cost() -> None:
-    with proxy_with_upstream() as stage:
         answer = stage.ask(chat(1), controls(session="s"))
         assert usage_of(answer)["prompt_tokens"] == count({"messages": chat(1)})
         assert stage.upstream.journal.only().sent == answer.body
+        assert usage_of(condensed(stage))["prompt_tokens"] == count(stage.forwarded[-1].json())
 
 
 def test_a_changed_stream_is_asked_for_its_usage_unseen() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tests.support import replies
 from tests.support.prefixes import Cache, Cached, event, name_of, pieces, tokens
@@ -211,10 +211,3 @@ def _streamed(block: Json) -> tuple[Json, list[Json]]:
             written = pieces(json.dumps(block["input"], ensure_ascii=False))
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in written]
     return block, []
-
-
-def last_results(body: Body) -> list[Any]:
-    """The contents of the tool results in the last message: what a script decides by."""
-    content = body["messages"][-1]["content"]
-    listed = content if isinstance(content, list) else []
-    return [block.get("content") for block in listed if block.get("type") == "tool_result"]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,6 +36,9 @@ HOP_BY_HOP = {
     "upgrade",
 }
 PER_HOP = HOP_BY_HOP | {"host", "content-length"}  # a new connection states these anew
+
+
+Upstream = TypeVar("Upstream", bound=ScriptedUpstream)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def running_proxy(
     with serve(tap, http=partial(Connection, ConnectionBounds.of(built.limits, is_trusted))) as url:
         quiet = lambda bound=BOUND: watched.quiet(app.state.services.background.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
+
+
+@contextmanager
+def proxy_before(server: Upstream, **settings: Any) -> Iterator[tuple[Upstream, Proxy]]:
+    """An upstream that runs, and the proxy in front of it."""
+    with server, running_proxy(server.url, **settings) as proxy:
+        yield server, proxy
 
 
 async def _nothing() -> None:

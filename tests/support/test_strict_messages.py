@@ -1,4 +1,4 @@
-"""The strict upstream of the Messages API, asked directly: each rule with a body it takes and one it refuses."""
+"""The strict upstream of the Messages API, asked directly: the bodies that it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import wire
-from tests.support.messages_upstream import MESSAGES, StrictMessages, redacted, text, thinking, tool_use, web_search
+from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use, web_search
 from tests.support.replies import Json
 from tests.support.strict_messages import refusal_of, signed
 
@@ -43,126 +43,75 @@ def marked(block: Json, ttl: str | None = None) -> Json:
 
 SEARCH = web_search("moss", "https://moss.example")
 SYSTEM: Json = {"role": "system", "content": "Be brief."}
-ROUND = (assistant(call("a"), call("b")), user(result("b"), result("a"), text("Go on.")))
 
-RULES: dict[str, tuple[Json, Json, str]] = {
-    "every call is answered": (
-        body(TASK, *ROUND),
-        body(TASK, assistant(call("a"), call("b")), user(result("a"))),
+REFUSED: list[tuple[str, Json]] = [
+    (
         "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: b. Each `tool_use`",
+        body(TASK, assistant(call("a"), call("b")), user(result("a"))),
     ),
-    "results come first": (
-        body(TASK, *ROUND),
-        body(TASK, assistant(call("a")), user(text("See:"), result("a"))),
+    (
         "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: a.",
+        body(TASK, assistant(call("a")), user(text("See:"), result("a"))),
     ),
-    "results come first in merged messages too": (
-        body(TASK, assistant(call("a")), user(result("a")), user(text("See."))),
-        body(TASK, assistant(call("a")), user(text("See.")), user(result("a"))),
-        "messages.1: `tool_use` ids were found",
-    ),
-    "the last message leaves no call open": (
-        body(TASK, assistant(text("Done."))),
-        body(TASK, assistant(call("a"))),
-        "messages.1: `tool_use` ids were found",
-    ),
-    "no result without its call": (
-        body(TASK, *ROUND),
-        body(TASK, assistant(text("Hm.")), user(result("a"))),
+    ("messages.1: `tool_use` ids were found", body(TASK, assistant(call("a")), user(text("See.")), user(result("a")))),
+    ("messages.1: `tool_use` ids were found", body(TASK, assistant(call("a")))),
+    (
         "messages.2.content.0: unexpected `tool_use_id` found in `tool_result` blocks: a. Each `tool_result` block",
+        body(TASK, assistant(text("Hm.")), user(result("a"))),
     ),
-    "one result for a call": (
-        body(TASK, assistant(call("a")), user(result("a"))),
-        body(TASK, assistant(call("a")), user(result("a"), result("a"))),
+    (
         "messages.2.content.1: each tool_use must have a single result.",
+        body(TASK, assistant(call("a")), user(result("a"), result("a"))),
     ),
-    "ids are unique": (
-        body(TASK, *ROUND),
-        body(TASK, assistant(call("a"), call("a")), user(result("a"))),
+    (
         "messages.1.content.1: `tool_use` ids must be unique",
+        body(TASK, assistant(call("a"), call("a")), user(result("a"))),
     ),
-    "a server's result stands behind its call": (
-        body(TASK, assistant(*SEARCH, text("Found."))),
-        body(TASK, assistant(SEARCH[1], SEARCH[0])),
+    (
         "messages.1.content.0: unexpected `tool_use_id` found in `web_search_tool_result` blocks: srvtoolu_",
+        body(TASK, assistant(SEARCH[1], SEARCH[0])),
     ),
-    "only the last message waits for a server": (
-        body(TASK, assistant(SEARCH[0])),
-        body(TASK, assistant(SEARCH[0]), user(text("Well?"))),
-        "messages.1: `web_search` tool use with id `srvtoolu_",
-    ),
-    "an input is an object": (
-        body(TASK, *ROUND),
-        body(TASK, assistant({**call("a"), "input": "{}"}), user(result("a"))),
+    ("messages.1: `web_search` tool use with id `srvtoolu_", body(TASK, assistant(SEARCH[0]), user(text("Well?")))),
+    (
         "messages.1.content.0.tool_use.input: Input should be a valid dictionary",
+        body(TASK, assistant({**call("a"), "input": "{}"}), user(result("a"))),
     ),
-    "a system message follows a user": (
-        body(TASK, SYSTEM, *ROUND, SYSTEM),
-        body(TASK, assistant(text("Hm.")), SYSTEM),
+    ("messages.2: role 'system' must immediately follow a user message", body(TASK, assistant(text("Hm.")), SYSTEM)),
+    (
         "messages.2: role 'system' must immediately follow a user message",
-    ),
-    "no system message between a call and its result": (
-        body(TASK, assistant(call("a")), user(result("a")), SYSTEM),
         body(TASK, assistant(call("a")), SYSTEM, user(result("a"))),
-        "messages.2: role 'system' must immediately follow a user message",
     ),
-    "a user begins": (
-        body(TASK, assistant(text("Hm."))),
-        body(assistant(text("Hm.")), TASK),
-        'messages: first message must use the "user" role',
-    ),
-    "messages have content": (
-        body(TASK, assistant()),
-        body(TASK, assistant(), TASK),
-        "messages.1: all messages must have non-empty content",
-    ),
-    "texts have content": (
-        body(user(text("x"))),
-        body(user(text(""))),
-        "messages: text content blocks must be non-empty",
-    ),
-    "calls are the assistant's": (
-        body(TASK, *ROUND),
-        body(user(call("a")), user(result("a"))),
-        "messages.0: `tool_use` blocks can only be in `assistant` messages",
-    ),
-    "at most four markers": (
-        body(user(*[marked(text("x"))] * 2), tools=[marked(TOOL)], system=[marked(text("s"))]),
+    ('messages: first message must use the "user" role', body(assistant(text("Hm.")), TASK)),
+    ("messages.1: all messages must have non-empty content", body(TASK, assistant(), TASK)),
+    ("messages: text content blocks must be non-empty", body(user(text("")))),
+    ("messages.0: `tool_use` blocks can only be in `assistant` messages", body(user(call("a")), user(result("a")))),
+    (
+        "A maximum of 4 blocks with cache_control may be provided. Found 5.",
         body(
             user(*[marked(text("x"))] * 2),
             tools=[marked(TOOL)],
             system=[marked(text("s"))],
             cache_control={"type": "e"},
         ),
-        "A maximum of 4 blocks with cache_control may be provided. Found 5.",
     ),
-    "long times to live come first": (
-        body(user(marked(text("x"))), system=[marked(text("s"), "1h")]),
-        body(user(marked(text("x"), "1h")), system=[marked(text("s"))]),
+    (
         "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m'",
+        body(user(marked(text("x"), "1h")), system=[marked(text("s"))]),
     ),
-    "markers inside results count": (
-        body(TASK, assistant(call("a")), user(result("a", content=[marked(text("r"))] * 4))),
-        body(TASK, assistant(call("a")), user(marked(result("a", content=[marked(text("r"))] * 4)))),
+    (
         "A maximum of 4 blocks",
+        body(TASK, assistant(call("a")), user(marked(result("a", content=[marked(text("r"))] * 4)))),
     ),
-    "no marker on thinking": (
-        body(TASK, assistant(text("Hm."))),
-        body(TASK, assistant(marked(thinking("Hm.")))),
+    (
         "messages.1.content.0.thinking.cache_control: Extra inputs are not permitted",
+        body(TASK, assistant(marked(thinking("Hm.")))),
     ),
-    "members of a message are known": (
-        body(TASK),
-        body({**TASK, "name": "x"}),
-        "messages.0.name: Extra inputs are not permitted",
-    ),
-}
+    ("messages.0.name: Extra inputs are not permitted", body({**TASK, "name": "x"})),
+]
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_takes_one_body_and_refuses_the_other(rule: str) -> None:
-    taken, wrong, said = RULES[rule]
-    assert refusal_of(taken) == ""
+@pytest.mark.parametrize(("said", "wrong"), REFUSED)
+def test_a_wrong_body_is_refused_in_the_vendors_words(said: str, wrong: Json) -> None:
     assert refusal_of(wrong).startswith(said)
 
 
@@ -230,29 +179,6 @@ def test_a_masked_result_spoils_only_what_was_thought_behind_it() -> None:
     assert refusal_of(asked).startswith("messages.5.content.0: Invalid")
     stripped = edited(edited(asked, 5, bare), 7, bare)
     assert refusal_of(stripped) == ""
-
-
-def test_thinking_may_go_from_the_front_but_leaves_no_gap() -> None:
-    asked = conversation(4)
-    assert refusal_of(edited(asked, 1, bare)) == ""
-    assert refusal_of(edited(edited(asked, 1, bare), 3, bare)) == ""
-    assert refusal_of(edited(asked, 3, bare)).startswith("messages.5.content.0: Invalid")
-
-
-def test_thinking_that_was_edited_is_refused() -> None:
-    changed = lambda content: [{**content[0], "thinking": "else"}, *content[1:]]  # noqa: E731
-    asked = conversation(2)
-    assert refusal_of(edited(asked, 1, changed)) == "messages.1.content.0: Invalid `signature` in `thinking` block"
-    assert "in the latest assistant message cannot be modified" in refusal_of(edited(asked, 3, changed))
-
-
-def test_the_latest_message_keeps_all_of_its_thinking_or_none() -> None:
-    asked = body(TASK)
-    said = signed([thinking("One."), redacted(), call("a")], asked, "r")
-    loop = body(TASK, assistant(*said), user(result("a")))
-    assert refusal_of(loop) == ""
-    assert "cannot be modified" in refusal_of(edited(loop, 1, lambda content: content[1:]))
-    assert refusal_of(edited(loop, 1, lambda content: content[2:])) == ""
 
 
 def test_an_open_loop_of_manual_thinking_begins_with_thinking() -> None:

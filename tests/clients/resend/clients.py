@@ -13,9 +13,7 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from tests.support.replies import Json
 NODE_FOLDER = Path(__file__).parent / "node"
 NODE = shutil.which("node")
 NODE_READY = NODE is not None and (NODE_FOLDER / "node_modules" / "ai").is_dir()
+ON_NODE = ("openai-node", "ai-sdk-openai", "ai-sdk-openai-compatible")
 NODE_BOUND = 50.0  # seconds one Node client has for all its conversations
 
 Way = Callable[[str, str, str], None]
@@ -244,35 +243,10 @@ def _plan() -> Json:
     return {"cases": list(CASES), **shared}
 
 
-def _node_version(package: str) -> str:
-    lock = json.loads((NODE_FOLDER / "package-lock.json").read_text())
-    return str(lock["packages"][f"node_modules/{package}"]["version"])
-
-
-# ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Client:
-    """How to hold all conversations with a client, and the packages whose versions decide what it sends."""
-
-    hold: Callable[[str], Raised]
-    packages: tuple[str, ...]
-    on_node: bool = False
-
-    def versions(self) -> dict[str, str]:
-        """The installed version of each package; a Node package's is its lock file's."""
-        return {package: (_node_version if self.on_node else version)(package) for package in self.packages}
-
-
-CLIENTS = {
-    "openai-python": Client(lambda url: hold(OPENAI_PYTHON, url), ("openai",)),
-    "langchain": Client(lambda url: hold(LANGCHAIN, url), ("langchain-openai", "langchain-core", "openai")),
-    "litellm": Client(_hold_litellm, ("litellm", "openai")),
-    "pydantic-ai": Client(lambda url: hold(PYDANTIC_AI, url), ("pydantic-ai-slim", "openai")),
-    "openai-node": Client(_node("openai-node"), ("openai",), on_node=True),
-    "ai-sdk-openai": Client(_node("ai-sdk-openai"), ("ai", "@ai-sdk/openai"), on_node=True),
-    "ai-sdk-openai-compatible": Client(
-        _node("ai-sdk-openai-compatible"), ("ai", "@ai-sdk/openai-compatible"), on_node=True
-    ),
+CLIENTS: Mapping[str, Callable[[str], Raised]] = {
+    "openai-python": partial(hold, OPENAI_PYTHON),
+    "langchain": partial(hold, LANGCHAIN),
+    "litellm": _hold_litellm,
+    "pydantic-ai": partial(hold, PYDANTIC_AI),
+    **{name: _node(name) for name in ON_NODE},
 }

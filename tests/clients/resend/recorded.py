@@ -6,18 +6,19 @@ from functools import cache
 
 import pytest
 
-from tests.clients.resend import golden
 from tests.clients.resend.cases import WAY, answer, continues, resent
-from tests.clients.resend.clients import CLIENTS, NODE_FOLDER, NODE_READY, Raised
+from tests.clients.resend.clients import CLIENTS, NODE_FOLDER, NODE_READY, ON_NODE, Raised
 from tests.support.recording import Journal
+from tests.support.replies import Json
 from tests.support.upstream import ScriptedUpstream
 
-Recording = dict[str, dict[str, golden.Outcome]]  # case -> way -> outcome
+Outcome = Json  # {"messages": [...]} as resent, or {"raised": name} where the client stopped over the reply
+Recording = dict[str, dict[str, Outcome]]  # case -> way -> outcome
 
 
 def recorded(client: str) -> Recording:
     """All conversations of an installed client; skips the test where the client cannot run."""
-    if CLIENTS[client].on_node and not NODE_READY:
+    if client in ON_NODE and not NODE_READY:
         pytest.skip(f"{client} is NOT TESTED: needs node and `npm ci` in {NODE_FOLDER}")
     return _hold(client)
 
@@ -26,7 +27,7 @@ def recorded(client: str) -> Recording:
 def _hold(client: str) -> Recording:
     with ScriptedUpstream() as upstream:
         upstream.answer(answer)
-        raised = CLIENTS[client].hold(upstream.base_url)
+        raised = CLIENTS[client](upstream.base_url)
         return _outcomes(upstream.journal, raised)
 
 
