@@ -10,9 +10,9 @@ import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, TOOL, ZURICH
+from tests.clients.cases import KEY, MODEL, OSLO, OURS, TOOL, ZURICH
 from tests.support.proxy import Proxy, assert_relayed
-from tests.support.replies import completion, error, stream, text_chunks, usage_chunk
+from tests.support.replies import completion, stream, text_chunks, usage_chunk
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -76,20 +76,3 @@ def test_a_parallel_tool_round_goes_there_and_back(model: ChatOpenAI, proxy: Pro
     assert [call["args"]["city"] for call in asked.tool_calls] == ["Zürich", "Oslo"]
     assert bound.invoke([*history, asked, *results]).content == "21 degrees"
     assert_relayed(proxy, upstream)
-
-
-def test_an_upstream_error_arrives_whole(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(error(429, "slow down", code="rate", headers=[("retry-after", "9")]))
-    with pytest.raises(openai.RateLimitError) as caught:
-        model.invoke("hi")
-    assert caught.value.code == "rate"
-    assert caught.value.response.headers["retry-after"] == "9"
-    assert_relayed(proxy, upstream)
-
-
-def test_leaving_a_stream_stops_the_upstream(model: ChatOpenAI, upstream: ScriptedUpstream) -> None:
-    upstream.reply(stream(*text_chunks("one two")[:2], Signal()))
-    chunks: Any = model.stream("count")
-    next(chunks)
-    chunks.close()
-    upstream.journal.only().disconnected.wait(CANCELLED_WITHIN)

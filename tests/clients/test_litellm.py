@@ -8,7 +8,7 @@ from typing import Any
 import litellm
 import pytest
 
-from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, TOOL, ZURICH, tool_result, user
+from tests.clients.cases import KEY, MODEL, OSLO, OURS, TOOL, ZURICH, tool_result, user
 from tests.clients.litellm_state import litellm_tidied
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.replies import completion, error, stream, text_chunks, usage_chunk
@@ -85,11 +85,3 @@ def test_an_overflow_of_the_upstream_is_recognised_as_one(ask: Any, upstream: Sc
     upstream.answer(lambda _: error(400, message, code="context_length_exceeded", param="messages"))
     with pytest.raises(litellm.exceptions.ContextWindowExceededError):
         ask()
-
-
-def test_closing_a_stream_stops_the_upstream(ask: Any, upstream: ScriptedUpstream) -> None:
-    upstream.reply(stream(*text_chunks("one two")[:2], Signal()))
-    chunks = ask(stream=True)
-    next(chunks)
-    chunks.completion_stream.close()
-    upstream.journal.only().disconnected.wait(CANCELLED_WITHIN)

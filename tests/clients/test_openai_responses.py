@@ -12,7 +12,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.clients.cases import KEY
-from tests.http.test_responses import MODEL, RULE, TOOLS, WINDOW, long_turns, reader
+from tests.http.test_responses import MODEL, RULE, TOOLS, WINDOW, reader
 from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.replies import stream as event_stream
 from tests.support.responses_upstream import (
@@ -93,14 +93,6 @@ def test_tokens_are_counted_by_the_upstream(client: OpenAI, upstream: StrictResp
     assert len(upstream.journal.to(COUNT)) == 1
 
 
-def test_a_stored_response_is_fetched_and_continued(client: OpenAI, upstream: StrictResponses) -> None:
-    upstream.script = lambda body: "Yes."
-    first = ask(client, store=True)
-    second = ask(client, store=True, previous_response_id=first.id, input="And?")
-    assert second.output_text == "Yes."
-    assert upstream.refusals == []
-
-
 def test_the_upstreams_error_raises_the_sdks_own_class(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         ask(client, input=[{"type": "function_call_output", "call_id": "nobody", "output": "x"}])
@@ -118,18 +110,6 @@ def test_a_stream_that_breaks_off_raises(client: OpenAI, upstream: StrictRespons
     upstream.answer(lambda exchange: event_stream(begun, cut=True))
     with pytest.raises(openai.APIError, match="upstream"):
         list(ask(client, stream=True))
-
-
-@pytest.mark.parametrize("overflow", ["status", "failed", "error"])
-def test_a_prompt_that_does_not_fit_is_mended_unseen(overflow: Any) -> None:
-    with (
-        StrictResponses(reader, window=12_000, overflow=overflow) as upstream,
-        running_proxy(upstream.url, strategy="half-window") as proxy,
-        OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client,
-    ):
-        events = list(ask(client, input=[{"role": "user", "content": RULE}, *long_turns(16)], stream=True))
-        assert upstream.refusals
-        assert events[-1].type == "response.completed"
 
 
 def test_an_agent_that_sends_its_output_back_is_condensed_and_never_refused() -> None:

@@ -27,7 +27,7 @@ def in_systems(tokens: int) -> list[Message]:
     return [{"role": "system", "content": "Never water. " * (tokens // 3)}]
 
 
-PAIRS = [("tools", 4_096), ("systems", 8_192), ("tools", 32_768)]
+PAIRS = [("tools", 4_096), ("systems", 8_192), ("tools", 16_384)]
 
 
 def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:

@@ -18,13 +18,12 @@ from tests.support.wire import Answer
 
 WITH_TOOLS = ["trap/2025-11-23-e", "openhands/ponylang__ponyc-4595", "tau-bench/airline/gpt-4o/3-0"]
 WITHOUT = ["locomo/conv-30", "swe-agent/trajectories/demonstrations/ctf/web/i_got_id_demo"]
-MAX_TURNS, FEW_TURNS = 400, 40
+MAX_TURNS, FEW_TURNS = 400, 24
 WINDOWS = [4_096, 8_192, 32_768]
 CASES = [
-    (name, window)
-    for name in (*WITH_TOOLS, *WITHOUT)
-    for window in WINDOWS
-    if (name, window) != ("locomo/conv-30", 32_768)  # 180 turns that all fit say no more than others do
+    *((name, 4_096) for name in (*WITH_TOOLS, *WITHOUT)),
+    *((name, 8_192) for name in (WITH_TOOLS[2], WITHOUT[0])),
+    *((name, 32_768) for name in WITH_TOOLS[:2]),
 ]
 
 
@@ -148,10 +147,9 @@ def test_recorded_views_are_valid_and_grow_only_at_their_end(name: str, window: 
     assert set(run.actions) <= {"passed", "condensed", "replayed", "refused"}
 
 
-@pytest.mark.parametrize("name", [WITH_TOOLS[0], WITHOUT[1]], ids=lambda name: name[:24])
-def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str) -> None:
-    conversation, runs = conversations(SHORT)[name], []
-    for id in (f"{name} with an id", None):
+def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id() -> None:
+    conversation, runs = conversations(SHORT)[WITH_TOOLS[0]], []
+    for id in ("s", None):
         # Each has a proxy of its own: one that has been taught by the first would foresee the second better.
         with proxy_with_upstream(window=None, answers=replying) as stage:
             runs.append(play(stage, conversation, 4_096, id=id, slowly=True, most=FEW_TURNS))
@@ -165,7 +163,7 @@ def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str
 def test_every_strategy_forwards_valid_lists(strategy: str, stage: Stage) -> None:
     conversation = conversations(SHORT)[WITH_TOOLS[0]]
     run = Run(stage, conversation, 4_096)
-    for length in conversation.requests()[::2]:
+    for length in conversation.requests()[::4]:
         run.step(length, controls(session=f"all with {strategy}", window=4_096, strategy=strategy))
     assert ("would-condense" if strategy.startswith("observe") else "condensed") in run.actions
 

@@ -65,9 +65,9 @@ def refusals(stage: Stage) -> list[bool]:
     return [is_rewritten(each.json()) for each in stage.forwarded]
 
 
-@pytest.mark.parametrize("members", [{}, {"stream": True}], ids=["whole", "streamed"])
-@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
-@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    ("status", "session", "members"), [(400, "s", {"stream": True}), (422, "s", {}), (400, None, {})]
+)
 def test_a_second_proof_within_an_hour_spares_the_session(
     status: int, session: str | None, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

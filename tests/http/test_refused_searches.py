@@ -30,7 +30,6 @@ REFUSALS = {
     "429": (replies.error(429, "slow down", headers=[("retry-after", "7")]),),
     "gone": GONE,
 }
-refusals = pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 
 
 def asks(stage: Stage, streamed: bool, *more: Any, **members: Any) -> ChatCompletion:
@@ -73,27 +72,6 @@ def narrow(stage: Stage, refuse: Callable[[int, int], Reply] = replies.overflow,
 # -- any refusal ---------------------------------------------------------------------------------------------
 
 
-@both
-@refusals
-def test_a_refused_search_is_forgotten_and_the_question_answered(refusal: tuple[Reply, ...], streamed: bool) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search(), streamed=streamed, usage=(100, 10)),
-            *refusal,
-            reply_of(PLAIN, streamed=streamed, usage=(90, 7)),
-        )
-        completion = asks(stage, streamed)
-        assert text_of(completion) == PLAIN
-        assert completion.usage is not None
-        assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (90, 17)
-        assert [offers_search(each) for each in stage.forwarded] == [*[True] * (len(refusal) + 1), False]
-        asked_for = views(stage)[0]
-        assert stage.last_view == asked_for
-        after = next_view(stage, streamed, PLAIN)
-        assert is_prefix(asked_for, after)
-        assert SEARCH not in str(after)
-
-
 def failed(streamed: bool) -> Reply:
     """An error under a good status."""
     if streamed:
@@ -106,26 +84,6 @@ def broken_off(reply: Reply) -> Reply:
     return replace(reply, steps=(cast("bytes", reply.steps[0])[:MAX_BYTES],), cut=True)
 
 
-@pytest.mark.parametrize(
-    ("refusal", "streamed"),
-    [
-        (failed(streamed=False), False),
-        (failed(streamed=True), True),
-        (broken_off(reply_of(FOUND, streamed=False)), False),
-        (broken_off(replies.error(500, "a long message that does not come whole" * 3)), False),
-    ],
-    ids=["error", "error-event", "broken-off", "broken-error"],
-)
-def test_a_search_that_only_fails_after_a_status_is_forgotten_too(refusal: Reply, streamed: bool) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search(), streamed=streamed), refusal, reply_of(PLAIN, streamed=streamed, usage=(90, 7))
-        )
-        assert text_of(asks(stage, streamed)) == PLAIN
-        assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
-        assert SEARCH not in str(next_view(stage, streamed, PLAIN))
-
-
 ROLE = replies.chunk({"role": "assistant", "content": ""})
 DIED = replies.stream_error("The engine died.")
 BEHIND_THE_FIRST_EVENT = {
@@ -136,35 +94,57 @@ BEHIND_THE_FIRST_EVENT = {
     "ended": replies.stream(ROLE, done=False),
     "cut-in-a-hidden-call": replies.stream(*reply_opening(None), *reply_calls(search("zzz"))[:1], cut=True),
 }
-behind = pytest.mark.parametrize("failing", BEHIND_THE_FIRST_EVENT.values(), ids=BEHIND_THE_FIRST_EVENT)
 
 
-@behind
-def test_a_stream_that_fails_before_it_says_anything_is_mended(failing: Reply) -> None:
+BROKEN = {
+    "error": failed(streamed=False),
+    "broken-off": broken_off(reply_of(FOUND, streamed=False)),
+    "broken-error": broken_off(replies.error(500, "a long message that does not come whole" * 3)),
+}
+FORGOTTEN: list[tuple[bool, tuple[Reply, ...]]] = [
+    *((streamed, refusal) for streamed in (False, True) for refusal in REFUSALS.values()),
+    *((False, (reply,)) for reply in BROKEN.values()),
+    *((True, (reply,)) for reply in (failed(streamed=True), *BEHIND_THE_FIRST_EVENT.values())),
+]
+IDS = [*REFUSALS, *(f"{name}-streamed" for name in REFUSALS), *BROKEN, "error-event-alone", *BEHIND_THE_FIRST_EVENT]
+
+
+@pytest.mark.parametrize(("streamed", "failing"), FORGOTTEN, ids=IDS)
+def test_a_refused_search_is_forgotten_and_the_question_answered(streamed: bool, failing: tuple[Reply, ...]) -> None:
     with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search(), streamed=True, usage=(100, 10)),
-            failing,
-            reply_of(PLAIN, streamed=True, usage=(90, 7)),
-        )
-        completion = asks(stage, True)
+        searching = reply_of(None, search(), streamed=streamed, usage=(100, 10))
+        stage.upstream.reply(searching, *failing, reply_of(PLAIN, streamed=streamed, usage=(90, 7)))
+        completion = asks(stage, streamed)
         assert text_of(completion) == PLAIN
         assert completion.usage is not None
         assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (90, 17)
-        assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
-        assert SEARCH not in str(next_view(stage, True, PLAIN))
+        assert [offers_search(each) for each in stage.forwarded] == [*[True] * (len(failing) + 1), False]
+        asked_for = views(stage)[0]
+        assert stage.last_view == asked_for
+        after = next_view(stage, streamed, PLAIN)
+        assert is_prefix(asked_for, after)
+        assert SEARCH not in str(after)
 
 
-@pytest.mark.parametrize("delta", [{"content": "It "}, {"reasoning_content": "Let me think."}], ids=["text", "thought"])
-@pytest.mark.parametrize("ending", ["error-event", "cut"])
-def test_a_stream_that_fails_midway_ends_with_one_error(delta: dict[str, str], ending: str) -> None:
-    rest: dict[str, Any] = {"cut": True} if ending == "cut" else {"done": False}
-    failing = replies.stream(ROLE, replies.chunk(delta), *([] if ending == "cut" else [DIED]), **rest)
+TEXT, THOUGHT = replies.chunk({"content": "It "}), replies.chunk({"reasoning_content": "Let me think."})
+
+
+@pytest.mark.parametrize(
+    ("text", "failing"),
+    [
+        *(("Let me look. ", refusal) for refusal in REFUSALS.values()),
+        *((None, (replies.stream(ROLE, said, DIED, done=False),)) for said in (TEXT, THOUGHT)),
+        *((None, (replies.stream(ROLE, said, cut=True),)) for said in (TEXT, THOUGHT)),
+    ],
+)
+def test_once_something_has_flowed_a_failure_ends_the_stream_with_one_error(
+    text: str | None, failing: tuple[Reply, ...]
+) -> None:
     with remembering() as stage:
-        stage.upstream.reply(reply_of(None, search(), streamed=True), failing)
+        stage.upstream.reply(reply_of(text, search(), streamed=True), *failing)
         with pytest.raises(openai.APIError):
             asks(stage, True)
-        assert len(stage.forwarded) == 2
+        assert len(stage.forwarded) == 1 + len(failing)
 
 
 def test_an_error_event_after_text_is_told_once_as_it_came() -> None:
@@ -197,36 +177,26 @@ def test_an_error_with_a_good_status_is_the_clients(streamed: bool) -> None:
         assert b"The engine died." in answer.body
 
 
+SLOW = replies.error(429, "slow down", code="slow", headers=[("retry-after", "7")])
+BUSY = replies.error(503, "too busy", code="busy")
+
+
 @both
-def test_a_question_that_is_refused_too_gets_the_upstreams_error(streamed: bool) -> None:
+@pytest.mark.parametrize(
+    ("failing", "code"),
+    [((replies.error(500, "oops"), SLOW), "slow"), ((BUSY, *GONE), "busy")],
+    ids=["refused", "gone"],
+)
+def test_a_question_that_fails_too_gets_the_upstreams_last_error(
+    failing: tuple[Reply, ...], code: str, streamed: bool
+) -> None:
     with remembering() as stage:
-        own = replies.error(429, "slow down", code="slow", headers=[("retry-after", "7")])
-        stage.upstream.reply(reply_of(None, search(), streamed=streamed), replies.error(500, "oops"), own)
-        with pytest.raises(openai.APIError, match="slow down") as raised:
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed), *failing)
+        with pytest.raises(openai.APIError, match=r"slow down|too busy") as raised:
             asks(stage, streamed)
-        assert raised.value.code == "slow"
-        if not streamed:
-            assert isinstance(raised.value, openai.RateLimitError)
+        assert raised.value.code == code
+        if isinstance(raised.value, openai.RateLimitError):
             assert raised.value.response.headers["retry-after"] == "7"
-
-
-@both
-def test_an_upstream_that_is_gone_after_an_error_leaves_that_error(streamed: bool) -> None:
-    with remembering() as stage:
-        first = replies.error(503, "too busy", code="busy")
-        stage.upstream.reply(reply_of(None, search(), streamed=streamed), first, *GONE)
-        with pytest.raises(openai.APIError, match="too busy") as raised:
-            asks(stage, streamed)
-        assert raised.value.code == "busy"
-
-
-@refusals
-def test_once_text_has_flowed_a_refusal_ends_the_stream_with_one_error(refusal: tuple[Reply, ...]) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(reply_of("Let me look. ", search(), streamed=True), *refusal)
-        with pytest.raises(openai.APIError):
-            asks(stage, True)
-        assert len(stage.forwarded) == 1 + len(refusal)
 
 
 def test_unstreamed_text_before_a_forgotten_search_is_forgotten() -> None:

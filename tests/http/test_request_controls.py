@@ -71,9 +71,7 @@ def test_a_changed_body_keeps_every_byte_but_those_of_changed_messages(stage: St
 
 def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Stage) -> None:
     asked = [("sticky", "recent"), ("sticky", None), ("other", None), ("sticky", "mask"), ("sticky", None)]
-    given = [
-        stage.ask(chat(1), controls(session=session, **({"strategy": name} if name else {}))) for session, name in asked
-    ]
+    given = [stage.ask(chat(1), controls(session=session, strategy=name)) for session, name in asked]
     assert [each.strategy for each in given] == ["recent", "recent", "mask+half-window", "mask", "mask"]
 
 

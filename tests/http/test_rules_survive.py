@@ -29,10 +29,10 @@ def failing(_: Exchange) -> Reply:
 
 
 def condensed_over(stage: Stage, strategy: str) -> int:
-    """Asks for every third turn until it was condensed often enough; how often it was."""
+    """Asks for every sixth turn until it was condensed often enough; how often it was."""
     history = list(deployments(TURNS))
     done = 0
-    for place in range(2, len(history), 6):
+    for place in range(2, len(history), 12):
         headers = controls(session="s", strategy=strategy, memory="off")
         answer = stage.ask(history[:place], headers)
         stage.proxy.quiet()

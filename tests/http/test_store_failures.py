@@ -52,7 +52,7 @@ def test_a_request_is_served_while_the_store_is_out_and_says_so(
     rounds: int, strategy: str | None, trigger: str, redis: RedisServer, stage: Stage
 ) -> None:
     redis.kill()
-    answer = stage.ask(chat(rounds), controls(session="s", **({"strategy": strategy} if strategy else {})))
+    answer = stage.ask(chat(rounds), controls(session="s", strategy=strategy))
     assert (answer.action, answer.trigger) == ("degraded", trigger)
     assert (answer.reason or "").startswith("store-")
     assert (stage.forwarded[-1].body == stage.sent[-1]) is (trigger == "none")

@@ -88,7 +88,7 @@ def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Rep
     return replies.json_reply({"object": "chat.completion", "choices": [choice], "usage": replies.usage(900, 40)})
 
 
-def controls(*, session: str | None = None, window: int | None = None, **more: str) -> list[tuple[str, str]]:
+def controls(*, session: str | None = None, window: int | None = None, **more: str | None) -> list[tuple[str, str]]:
     """Request headers of ours: `controls(session="s", dry_run="true")`."""
     given = {"session": session, "window": None if window is None else str(window), **more}
     return [(f"X-Condenser-{key.replace('_', '-')}", value) for key, value in given.items() if value is not None]

@@ -15,15 +15,6 @@ const client = new OpenAI({
 const model = "scripted-1";
 const messages = [{ role: "user", content: "Grüezi 👋" }];
 const base = { model, messages };
-const tools = [
-  {
-    type: "function",
-    function: {
-      name: "weather",
-      parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
-    },
-  },
-];
 
 const print = (value) => console.log(JSON.stringify(value));
 const chat = (more, options) => client.chat.completions.create({ ...base, ...more }, options);
@@ -36,10 +27,6 @@ async function collect(stream) {
 
 const scenarios = {
   completion: () => chat({}),
-  headers: async () => {
-    const { response, request_id } = await chat({}).withResponse();
-    return { request_id, action: response.headers.get("x-condenser-action") };
-  },
   stream: async () => {
     const stream = await chat({ stream: true, stream_options: { include_usage: true } });
     const texts = [];
@@ -52,11 +39,6 @@ const scenarios = {
     }
     return { text: texts.join(""), usage };
   },
-  tools: async () => {
-    const { message } = (await chat({ tools })).choices[0];
-    const results = message.tool_calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: "21" }));
-    return chat({ tools, messages: [...messages, message, ...results] });
-  },
   retry: () => chat({}, { maxRetries: 2 }),
   broken_stream: async () => collect(await chat({ stream: true })),
   cancel: async () => {
@@ -68,10 +50,6 @@ const scenarios = {
     await new Promise((resolve) => process.stdin.once("data", resolve));
     process.stdin.destroy();
     return "left";
-  },
-  download: async () => {
-    const bytes = Buffer.from(await (await client.files.content("file-1")).arrayBuffer());
-    return bytes.toString("base64");
   },
   upload: async () => {
     const file = await toFile(Buffer.from([0, 255, 10, 13]), "b.bin");
