@@ -230,7 +230,7 @@ OTHER_MEANINGS = {
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
     "proxy/sessions/supply.py": {"messages"},
-    "proxy/sessions/turn.py": {"prompt_tokens", "completion_tokens"},
+    "proxy/sessions/session.py": {"prompt_tokens", "completion_tokens"},
 }
 
 

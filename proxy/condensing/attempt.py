@@ -22,8 +22,7 @@ from proxy.request.wire import Body
 from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import Branch, Session
-from proxy.sessions.turn import branch_after, counts_in, size_after, with_branch
+from proxy.sessions.session import Branch, Session, counts_in, size_after
 from strategies.core.view import View
 
 
@@ -119,7 +118,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
     """The session once an attempt was answered; `old` is the branch that it continues, None if it opens one."""
     decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
     history, applied = context.history, _last_applied(decision)
-    branch = branch_after(session, old, history, now, tools=context.has_tools)._replace(
+    branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
         applied=applied,
         block=decision.memory_block,
         reply=reply.ending,
@@ -140,7 +139,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
     if applied:
         tokens = max(decision.tokens_before - decision.forwarded_tokens, 0)
         saved = {**saved, applied: saved.get(applied, 0) + tokens}
-    after = with_branch(session, old, branch).with_totals(**more)
+    after = session.with_branch(old, branch).with_totals(**more)
     for patch in (decision.memory_patch, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     return after._replace(

@@ -36,8 +36,8 @@ from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, SendBody, search
+from proxy.sessions.keeping import SessionUpdate
 from proxy.sessions.supply import Append, HeldByServer, reply_block
-from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 from strategies.dialects.pictures import has_pictures
 

@@ -17,22 +17,43 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple
 
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.session import Session, Tip
+from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.supply import collided, history_of
-from proxy.sessions.turn import SessionUpdate, nodes_of, unstored_in
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
+from strategies.core.transcript import Transcript
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
+
+
+class SessionUpdate(NamedTuple):
+    """What a request leaves in the store."""
+
+    transcript: Transcript
+    """The history that the client sent, or in append mode all of it."""
+    after: Callable[[Session, Branch | None, float], Session]
+    """The session after the request, by the session, the branch that it continues (None if it opens one), and the time.
+
+    A function, because the session may be read again before it is written.
+    """
+    covered: int = 0
+    """How many messages the view's head covers."""
+    blocks: Mapping[str, bytes] = MappingProxyType({})
+    """The block of an append, or of a reply that a later request may name, by its name."""
+    tip: Tip | None = None
+    """Where the history ends after an append; None outside of append mode."""
+    tip_before: Tip = Tip()
 
 
 @dataclass(slots=True)
@@ -219,6 +240,14 @@ class Keeper:
                 if error.reason != "store-quota":
                     raise
         return await self._stored.save(recognised.key, inheriting, self.ttl, NONE, index)
+
+
+def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
+    """The digests that index a derived session: its last two, those of its openings, and the end of its view's head."""
+    digests = update.transcript.digests
+    condensed = digests[update.covered - 1 : update.covered]
+    nodes = (*(opening.node for opening in openings(update.transcript)), *condensed, *digests[-2:])
+    return tuple(dict.fromkeys(node.hex() for node in nodes))
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:

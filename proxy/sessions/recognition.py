@@ -34,11 +34,12 @@ from proxy.sessions.session import (
     Branch,
     Pin,
     Session,
+    newest_turn,
+    openings,
     printable_id,
     session_key,
 )
 from proxy.sessions.stored import SessionLookup, StoredSessions
-from proxy.sessions.turn import newest_turn, openings
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.condensation import Condensation

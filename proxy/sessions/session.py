@@ -6,7 +6,7 @@ client may rewrite its last message. A transcript continues the branch whose hea
 chain; of several such branches, it continues the longest. It also continues a branch whose newest turn it repeats
 without the messages in front of the question: some clients move files or context to the end of each request. A
 transcript that diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is
-derived.
+derived. The branch that a transcript continues also shows which messages are new, and so where its newest turn begins.
 
 Pins are stored as marks, which are never removed and need no revision of the document. `pin:NUMBER:NODE` pins the
 message at a chain digest, `unpin:NUMBER:NODE` ends that, and pinning it again takes a new number. So replicas that
@@ -21,9 +21,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.endpoints.replies import ending
+from proxy.endpoints.replies import Usage, ending
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
@@ -48,6 +49,13 @@ SPARED_FOR = 3_600.0
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
 NOTHING: Mapping[str, Any] = {}
+MAX_OPENINGS = 4
+"""The maximum number of user messages that make one question: files, context, and the question itself."""
+MAX_BRANCHES = 64
+SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
+SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
+
+_LAST_USED = attrgetter("last_used")
 _MARK = re.compile(r"pin:([0-9]{1,9}):([0-9a-f]+)")
 
 EMPTY = f"0-{ROOT.hex()}"
@@ -313,6 +321,37 @@ class Session(NamedTuple):
         is_free = has_tools and any(branch.name == MAIN and branch.may_be_side for branch in self.branches)
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
+    def branch_after(self, old: Branch | None, transcript: Transcript, now: float, *, has_tools: bool) -> Branch:
+        """The branch `old` at the end of a transcript, with what it knew before; a blank one if that is None."""
+        digests = transcript.digests
+        shared = old.common_length(digests) if old else 0
+        return (old or Branch("", b"", b"", 0))._replace(
+            name=self.name_for(old, has_tools=has_tools),
+            head=digests[-1],
+            before=digests[-2] if len(digests) > 1 else ROOT,
+            length=len(digests),
+            last_used=now,
+            seen=_seen_after(old.seen if old else (), shared, len(digests), now),
+            last=transcript.chain[-1].digest,
+            openings=openings(transcript),
+            may_be_side=not has_tools and (old is None or (old.may_be_side and old.head == digests[-1])),
+        )
+
+    def with_branch(self, old: Branch | None, moved: Branch) -> Session:
+        """The session whose branch `old` has moved on, or which has opened another one if that is None."""
+        opened = self.branches_opened + (old is None)
+        if old is not None:
+            others = [other for other in self.branches if other.name != moved.name]
+        else:
+            renamed = branch_name(opened)
+            others = [other._replace(name=renamed) if other.name == moved.name else other for other in self.branches]
+        return self._replace(
+            branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
+            branches_opened=opened,
+            # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
+            inherited=self.inherited if old is None else 0,
+        )
+
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default of all in the session, and those that a person wrote.
 
@@ -349,6 +388,93 @@ class Session(NamedTuple):
 
     def with_totals(self, **more: int) -> Session:
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
+
+
+def openings(transcript: Transcript) -> tuple[TurnStart, ...]:
+    """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
+    places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
+    return tuple([TurnStart(place, transcript.digests[place - 1]) for place in places if place])
+
+
+def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:
+    """The places of the messages that the branch's last request did not have; None if that is not known."""
+    size = len(transcript.chain)
+    if shared >= branch.length - 1:
+        return list(range(branch.length, size))
+    place = branch.place_from(transcript, shared) if shared else None
+    if place is None:
+        return None
+    if place < branch.length - 1:
+        return list(range(place + 1, size))
+    # It has kept its place, and what was in front of it has changed.
+    return [i for i in range(shared, size) if i != place] if branch.turn == shared else None
+
+
+def newest_turn(session: Session, branch: Branch | None, transcript: Transcript, inherited: int = 0) -> int:
+    """The length in messages of the newest turn of a transcript that continues a session on this branch.
+
+    The turn begins with the first user message that the last request did not have; if there is none, where it began at
+    that request. The length is 0 if the transcript does not have the last message of that request. A fork shares its
+    first `inherited` messages with the session.
+    """
+    digests = transcript.digests
+    branch = branch or max(session.branches, key=lambda known: known.last_used, default=None)
+    if branch is None:
+        return 0
+    shared = max(branch.common_length(digests), inherited)
+    new = places_since(branch, transcript, shared)
+    if new is None:
+        return 0
+    users = [i for i in new if transcript.chain[i].role is Role.USER]
+    if users:
+        # More of them do not belong to one question: they are turns that the client had with another model.
+        return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
+    return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
+
+
+def unstored_in(session: Session, transcript: Transcript, branch: Branch | None) -> tuple[range, range]:
+    """Which messages of a transcript have no blocks in a session yet, as two ranges, each stored as one block.
+
+    `branch` is the one that the transcript continues. The first range is the messages inherited from the parent that
+    have to be stored now; the second ends with the transcript.
+    """
+    end = len(transcript.chain)
+    if branch is None:
+        return range(0), range(0 if session.branches else session.inherited, end)
+    shared = branch.common_length(transcript.digests)
+    # Messages in front of the branch's last question may be gone, including inherited ones.
+    return range(min(session.inherited, shared)), range(shared, end)
+
+
+def size_after(stored: SizeRefused | None, known: SizeRefused | None, *, ends: bool) -> SizeRefused | None:
+    """The size refused that bounds the session after a request: the newest one, unless the request has ended it.
+
+    `known` bounded the request, or was learned from it; it `ends` if a longer view was accepted. The stored one may be
+    another model's, or that of a request which was answered meanwhile.
+    """
+    if stored is None or stored == known:
+        return None if ends else known
+    is_newer = known is not None and not ends and known.until > stored.until
+    return known if is_newer else stored
+
+
+def counts_in(usage: Usage | None) -> dict[str, int]:
+    """What a usage adds to the totals of a session."""
+    if usage is None:
+        return {}
+    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
+
+
+def _seen_after(
+    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
+) -> tuple[tuple[int, float], ...]:
+    """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
+    known = [(min(length, shared), at) for length, at in seen] if shared else []
+    old = [pair for pair in known if now - pair[1] > SEEN_HORIZON][-1:]
+    recent = [pair for pair in known if now - pair[1] <= SEEN_HORIZON]
+    if recent and now - recent[-1][1] < SEEN_STEP:
+        _, now = recent.pop()
+    return (*old, *recent, (count, now))
 
 
 def may_be_newest_part(session: Session, branch: Branch | None, transcript: Transcript) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 
 from proxy.request.message_cache import MessageCache
 from proxy.sessions.histories import Histories, History, StoredHistory
-from proxy.sessions.keeping import Keeper
+from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import Branch, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.supply import Supplier
-from proxy.sessions.turn import SessionUpdate, branch_after, with_branch
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
@@ -67,8 +66,10 @@ def update(history: Transcript, **facts: Any) -> SessionUpdate:
     """The update by one request with this history; `facts` are what its branch remembers of it."""
 
     def after(session: Session, old: Branch | None, now: float) -> Session:
-        branch = branch_after(session, old, history, now, tools=False)._replace(**{"applied": "", "reply": "", **facts})
-        return with_branch(session, old, branch).with_totals(requests=1)
+        branch = session.branch_after(old, history, now, has_tools=False)._replace(
+            **{"applied": "", "reply": "", **facts}
+        )
+        return session.with_branch(old, branch).with_totals(requests=1)
 
     return SessionUpdate(history, after)
 

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from proxy.endpoints.replies import ending
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.session import Branch, Session, branch_name, with_depth
-from proxy.sessions.turn import MAX_BRANCHES, size_after, unstored_in
+from proxy.sessions.session import (
+    MAX_BRANCHES,
+    Branch,
+    Session,
+    branch_name,
+    size_after,
+    unstored_in,
+    with_depth,
+)
 from proxy.store.base import Snapshot
 from strategies.core.messages import ROOT
 from strategies.core.protocol import Verdict
