@@ -1,7 +1,5 @@
 """Commands as a person gives them."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy import cli

@@ -1,7 +1,5 @@
 """What tests of the proxy's parts share."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conversations of letters, and both ways between them and their sessions."""
 
-from __future__ import annotations
-
 import json
 import time
 from functools import partial

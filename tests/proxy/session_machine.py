@@ -4,8 +4,6 @@ Each step is a request (or two at once) whose forwarded list is checked against 
 `tests/proxy/session_lines.py`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from tempfile import TemporaryDirectory

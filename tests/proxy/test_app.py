@@ -1,7 +1,5 @@
 """The app: completions take a short way past the framework's layers, and nobody can tell by the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -16,6 +14,7 @@ from proxy.app import create_app
 from proxy.settings import Settings
 
 PATH = "/v1/chat/completions"
+UNDER_V1 = "the API is under /v1: set base_url to http://localhost:8484/v1."
 BODIES = [b"", b"nope", b"{}", b'{"messages":[]}', b'{"messages":[{"role":7}]}', b'{"messages":[{"role":"user"}]}']
 
 
@@ -97,16 +96,8 @@ async def test_a_middleware_that_somebody_adds_is_around_completions_too() -> No
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
-        (
-            "POST",
-            "/chat/completions",
-            "Nothing is served at POST /chat/completions; the API is under /v1: set base_url to http://localhost:8484/v1.",
-        ),
-        (
-            "GET",
-            "/models",
-            "Nothing is served at GET /models; the API is under /v1: set base_url to http://localhost:8484/v1.",
-        ),
+        ("POST", "/chat/completions", f"Nothing is served at POST /chat/completions; {UNDER_V1}"),
+        ("GET", "/models", f"Nothing is served at GET /models; {UNDER_V1}"),
         ("POST", "/metrics", "POST is not allowed at /metrics; use GET."),
         ("GET", "/a" + "x" * 999, f"Nothing is served at GET /a{'x' * 62}…; the API is under"),
     ],

@@ -1,7 +1,5 @@
 """The commands that run and ask a proxy: what they print and how they end."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess
@@ -22,19 +20,12 @@ from proxy.settings.tables import UpstreamSettings
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
-from tests.support.redis_server import await_true
 from tests.support.replies import error, json_reply
 from tests.support.signals import BOUND
 from tests.support.stage import chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-# -- the command line --------------------------------------------------------------------------------------
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version")[:2] == (0, f"condenser {VERSION}\n")
 
 
 @pytest.mark.parametrize("module", ["proxy", "proxy.cli"])
@@ -48,6 +39,7 @@ def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
     assert f"condenser {command}" in out
+    assert "\n\nOne session as JSON.\n" in run(capsys, "sessions", "export", "--help")[1]
 
 
 @pytest.mark.parametrize("words", [(), ("no-such",), ("serve", "--no-such"), ("serve", "--port", "many")])
@@ -82,14 +74,11 @@ def test_wrong_settings_end_with_2(words: tuple[str, ...], says: str, capsys: py
 def test_each_line_says_who_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CONDENSER_STOR__URL", "memory://")
     monkeypatch.setenv("CONDENSER_PORT", "many")
-    assert run(capsys, "check", "--offline") == (
-        2,
-        "",
-        (
-            "condenser: port: must be a valid integer, not 'many' (CONDENSER_PORT)\n"
-            "condenser: unknown variable CONDENSER_STOR__URL; did you mean CONDENSER_STORE__URL?\n"
-        ),
+    said = (
+        "condenser: port: must be a valid integer, not 'many' (CONDENSER_PORT)\n"
+        "condenser: unknown variable CONDENSER_STOR__URL; did you mean CONDENSER_STORE__URL?\n"
     )
+    assert run(capsys, "check", "--offline") == (2, "", said)
 
 
 @pytest.mark.parametrize(
@@ -107,18 +96,8 @@ def test_an_unknown_option_is_named(words: tuple[str, ...], option: str, capsys:
     assert option in err
 
 
-HEAVY = {
-    "asyncio",
-    "pydantic",
-    "fastapi",
-    "starlette",
-    "aiohttp",
-    "uvicorn",
-    "httpx",
-    "tiktoken",
-    "redis",
-    "strategies",
-}
+LIBRARIES = {"asyncio", "pydantic", "fastapi", "starlette", "aiohttp", "uvicorn", "httpx", "tiktoken", "redis"}
+HEAVY = {*LIBRARIES, "strategies"}
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "healthcheck --url http://127.0.0.1:9", "healthcheck"])
@@ -136,10 +115,6 @@ def imported(code: str) -> set[str]:
     return set(made.stderr.splitlines()[-1].split())
 
 
-def test_an_action_is_described_by_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "\n\nOne session as JSON.\n" in run(capsys, "sessions", "export", "--help")[1]
-
-
 def test_a_reader_that_wants_no_more_is_no_error_to_tell_of() -> None:
     command = [sys.executable, "-m", "proxy", "check", "--offline", "--store", "memory://", "--model", "gpt-4o"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -150,26 +125,13 @@ def test_a_reader_that_wants_no_more_is_no_error_to_tell_of() -> None:
         assert process.wait(BOUND) == 1
 
 
-# -- addresses ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("serve", "--upstream", "http://user:hunter2@h/v1"),
-        ("check", "--upstream", "http://user:hunter2@h/v1"),
-        ("status", "--url", "http://user:hunter2@h"),
-        ("healthcheck", "--url", "http://user:hunter2@h"),
-    ],
-)
-def test_passwords_are_never_shown(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *words)
-    assert code in (1, 2)
-    assert "no user and no password" in err
-    assert "hunter2" not in out + err
-
-
-# -- serve -------------------------------------------------------------------------------------------------
+def test_passwords_are_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("serve", "--upstream"), ("check", "--upstream"), ("status", "--url"), ("healthcheck", "--url")
+    for words in asked:
+        code, out, err = run(capsys, *words, "http://user:hunter2@h/v1")
+        assert code in (1, 2)
+        assert "no user and no password" in err
+        assert "hunter2" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -187,28 +149,13 @@ def test_the_banner_has_an_address_that_a_client_can_use(host: str, listens: str
     assert lines[-1] == f'  client     OpenAI(base_url="{client}")'
 
 
-def test_the_banner_has_the_line_for_clients_and_no_secret() -> None:
+def test_the_banner_has_an_address_for_clients_and_no_secret() -> None:
     settings = Settings(store={"url": "redis://:hunter2@h:1/0"}, host="::1", port=0)  # type: ignore[arg-type]
     text = banner(settings, 9)
     assert 'OpenAI(base_url="http://[::1]:9/v1")' in text
     assert "hunter2" not in text
     unchecked = UpstreamSettings.model_construct(base_url="http://user:hunter2@h/v1")
     assert "upstream   http://***@h/v1\n" in banner(settings.model_copy(update={"upstream": unchecked}), 9)
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_proxy_on_any_free_port_says_which_one_it_is(workers: str, tmp_path: Path) -> None:
-    words = ("serve", "--port", "0", "--workers", workers, "--store", f"sqlite:///{tmp_path}/s.db")
-    with subprocess.Popen([sys.executable, "-m", "proxy", *words], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        try:
-            url = re.fullmatch(r"condenser listens on (http://127\.0\.0\.1:[1-9]\d*)/v1\n", said)
-            assert url is not None
-            await_true(lambda: cli.main(["healthcheck", "--url", url.group(1)]) == 0, "the proxy answers")
-        finally:
-            process.terminate()
-            process.wait(2 * BOUND)
 
 
 def test_a_port_that_is_taken_is_not_said_to_be_listened_on(tmp_path: Path) -> None:
@@ -223,39 +170,26 @@ def test_a_port_that_is_taken_is_not_said_to_be_listened_on(tmp_path: Path) -> N
     )
 
 
-def test_a_host_that_is_not_here_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_of_another_machine_is_refused_and_no_header_added(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "serve", "--host", "192.0.2.1", "--port", "0", "--store", "memory://")
     assert (code, err.count("192.0.2.1 is no address of this machine")) == (3, 1)
-
-
-def test_the_server_adds_no_headers_of_its_own_and_trusts_none() -> None:
     config = server_config(Settings(store={"url": "memory://"}))  # type: ignore[arg-type]
     assert (config.date_header, config.server_header, config.proxy_headers) == (False, False, False)
     assert config.access_log is False
 
 
-# -- status and healthcheck --------------------------------------------------------------------------------
-
-
-def test_a_healthy_proxy_is_silence(proxy: Proxy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_proxy_is_silence(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # sends no health check elsewhere
     assert run(capsys, "healthcheck", "--url", proxy.url) == (0, "", "")
     assert run(capsys, "healthcheck", "--url", proxy.url + "/") == (0, "", "")
 
 
-@pytest.mark.parametrize("command", ["healthcheck", "status"])
-def test_a_proxy_that_is_not_there_ends_with_1(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, command, "--url", f"http://127.0.0.1:{free_port()}")
-    assert (code, out) == (1, "")
-    assert "no proxy answers" in err
-
-
-@pytest.mark.parametrize("url", ["nonsense", "http://", "file:///etc/hosts", "http://[::1", "http://h:x", ""])
-def test_an_address_that_is_none_ends_with_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = f"condenser: no proxy answers at {url}: an address has the form http://HOST:PORT\n"
-    assert run(capsys, "healthcheck", "--url", url) == (1, "", said.replace("//:", ":"))
-
-
-def test_what_the_network_said_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_none_or_answers_nothing_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    for url in ["nonsense", "http://", "file:///etc/hosts", "http://[::1", "http://h:x", ""]:
+        said = f"condenser: no proxy answers at {url}: an address has the form http://HOST:PORT\n"
+        assert run(capsys, "healthcheck", "--url", url) == (1, "", said.replace("//:", ":"))
     url = f"http://127.0.0.1:{free_port()}"
     said = f"condenser: no proxy answers at {url}: connection refused\n"
     assert run(capsys, "healthcheck", "--url", url) == (1, "", said)
@@ -280,9 +214,6 @@ def test_another_server_is_no_condenser(upstream: ScriptedUpstream, capsys: pyte
     upstream.answer(lambda request: json_reply({"status": "ok"}))
     code, _, err = run(capsys, "status", "--url", upstream.url)
     assert (code, err) == (1, f"condenser: {upstream.url} is not a condenser\n")
-
-
-def test_no_other_server_is_taken_for_a_proxy(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     upstream.answer(lambda request: error(404))
     assert run(capsys, "healthcheck", "--url", upstream.url)[0] == 1
 
@@ -293,13 +224,6 @@ def test_by_default_the_settings_say_where_the_proxy_is(monkeypatch: pytest.Monk
         monkeypatch.setenv("CONDENSER_HOST", host)
         monkeypatch.setenv("CONDENSER_PORT", "9")
         assert configured_url() == f"http://{address}:9"
-
-
-def test_variables_of_the_environment_send_no_health_check_elsewhere(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert run(capsys, "healthcheck", "--url", proxy.url)[0] == 0
 
 
 def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,13 +250,8 @@ def test_a_watched_status_is_printed_again_and_again() -> None:
 
 
 def test_counters_at_zero_and_other_lines_are_left_out() -> None:
-    lines = [
-        "# HELP x",
-        'condenser_a_total{b="c"} 1234.0',
-        'condenser_a_total{b="d"} 0.0',
-        "condenser_in_flight 1.0",
-        "other_total{} 5",
-    ]
+    shown, hidden = 'condenser_a_total{b="c"} 1234.0', 'condenser_a_total{b="d"} 0.0'
+    lines = ["# HELP x", shown, hidden, "condenser_in_flight 1.0", "other_total{} 5"]
     assert list(counters("\n".join(lines))) == ['  a{b="c"}  1,234']
 
 

@@ -1,14 +1,14 @@
-"""The closed list of reasons: everything that can stand in the header is in it."""
-
-from __future__ import annotations
+"""What is told outside stays bounded: labels of metrics, and the closed list of reasons."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from proxy.knowledge.figures import Figures
 from proxy.reasons import REASONS, Reason
 from proxy.store.base import ANSWERS, REFUSED_WRITES
+from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 
 ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"[a-z]+(-[a-z]+)*")
@@ -47,3 +47,23 @@ def test_every_reason_that_the_code_gives_is_in_the_list() -> None:
     missing = {each for each in given - failures - splits if each not in REASONS and f"summary-{each}" not in REASONS}
     assert len(given) > 10
     assert not missing
+
+
+def test_models_that_come_when_there_are_many_share_a_label() -> None:
+    telemetry = Telemetry()
+    for number in range(MAX_MODELS + 50):
+        telemetry.record_calibration(f"m{number}", Figures(first_error=0.1))
+    telemetry.record_calibration("m0", Figures(first_error=0.2))
+    lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
+    assert len(lines) == MAX_MODELS + 1  # of later requests nothing was measured
+    assert sum(f'model="{OTHER}"' in line for line in lines) == 1
+    assert 'condenser_calibration_error{kind="first",model="m0"} 0.2' in lines
+
+
+@pytest.mark.parametrize("name", ["m" * 65, "my model", 'm"} 1\nforged{a="b', "modèle"])
+def test_a_name_that_is_long_or_not_plain_is_no_label(name: str) -> None:
+    telemetry = Telemetry()
+    telemetry.record_calibration(name, Figures(first_error=0.1))
+    lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
+    assert len(lines) == 1
+    assert all(f'model="{OTHER}"' in line for line in lines)

@@ -1,7 +1,5 @@
 """The end of an app: nothing of it is left running, whatever was under way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -16,7 +14,7 @@ from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
+pytestmark = pytest.mark.timeout(BOUND)
 
 
 class Silent:

@@ -1,7 +1,5 @@
 """Several workers behind one port: real processes of `condenser serve --workers`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -45,20 +43,6 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_workers_share_a_port_and_its_sessions_and_end_together(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/condenser.db"
-    with serving("--upstream", upstream.base_url, "--store", store) as (url, process):
-        await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
-        named = [*wire.JSON, ("X-Condenser-Session", "one")]
-        replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
-        assert [reply.status for reply in replies] == [200] * 8
-        assert len({reply.session for reply in replies}) == 1
-        process.terminate()
-        assert process.wait(2 * BOUND) == 0
-        assert not answers(url)
-    assert (tmp_path / "tenant.key").stat().st_size > 0
-
-
 def workers(process: subprocess.Popen[bytes]) -> set[int]:
     """The worker processes of a proxy; the interpreter has one more, which is none of them."""
     found = set[int]()
@@ -69,9 +53,16 @@ def workers(process: subprocess.Popen[bytes]) -> set[int]:
     return found
 
 
-def test_a_worker_that_dies_is_replaced(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db") as (url, process):
+def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/condenser.db"
+    with serving("--upstream", upstream.base_url, "--store", store) as (url, process):
         await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
+        named = [*wire.JSON, ("X-Condenser-Session", "one")]
+        replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
+        assert [reply.status for reply in replies] == [200] * 8
+        assert len({reply.session for reply in replies}) == 1
         dead, other = workers(process)
         os.kill(dead, signal.SIGKILL)
         await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
@@ -79,14 +70,15 @@ def test_a_worker_that_dies_is_replaced(upstream: ScriptedUpstream, tmp_path: Pa
         await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
         process.terminate()
         assert process.wait(2 * BOUND) == 0
+        assert not answers(url)
+    assert (tmp_path / "tenant.key").stat().st_size > 0
 
 
-def test_workers_that_cannot_start_end_the_proxy(upstream: ScriptedUpstream) -> None:
+def test_workers_that_cannot_start_or_share_a_store_end_the_proxy(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serving("--upstream", upstream.base_url, "--store", "sqlite:////dev/null/condenser.db") as (_, process):
         assert process.wait(2 * BOUND) == 3
-
-
-def test_a_store_that_is_one_workers_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--workers", "2", "--store", "memory://"]) == 2
     assert "memory://" in capsys.readouterr().err
 

@@ -1,7 +1,5 @@
 """Shared by the tests of asking: a clock that tests move, an `Asking` in front of a scripted upstream, a caller."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,7 +8,7 @@ from typing import Any
 from proxy.asking import Asking, Caller, FinishedCall
 from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import Upstream
-from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Effect, Result
+from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Effect, Result, Votes
 from tests.support.virtual_time import Clock
 
 ASK = Ask("Write it down.", "<history>", 500)
@@ -33,6 +31,16 @@ class RecordedAsking:
         """The results of effects, by default of one question."""
         roles = {SUMMARIZER: role or SummarizerRole(), JUDGE: judge or JudgeRole()}
         return await self.asking.resolve(effects or (ASK,), roles, caller)
+
+    async def votes(self, ballot: Ballot, *, judge: ModelRole | None = None, caller: Caller = CALLER) -> Votes:
+        (found,) = await self.ask(ballot, judge=judge, caller=caller)
+        assert isinstance(found, Votes)
+        return found
+
+    async def answer(self, *effects: Effect, role: ModelRole | None = None, caller: Caller = CALLER) -> Answer:
+        (found,) = await self.ask(*effects, role=role, caller=caller)
+        assert isinstance(found, Answer)
+        return found
 
     @property
     def failures(self) -> Sequence[str]:

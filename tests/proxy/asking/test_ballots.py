@@ -4,8 +4,6 @@ One upstream plays all judges. It knows a ballot by its text and answers the bal
 many ballots are held at the same time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -24,8 +22,6 @@ from tests.support.replies import Reply, ToolCall, completion, error, hang, hang
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 from tests.support.virtual_time import Clock
-
-pytestmark = pytest.mark.anyio
 
 K, MAX_CALLS = 5, 15
 NEVER = Signal("the end of the tests")
@@ -87,8 +83,7 @@ class Judges:
         """A ballot whose calls are answered by `script`; what was called is what arrived."""
         text = f"ballot {len(self.scripts)}"
         self.scripts[text] = script
-        (found,) = await own.ask(Ballot("Judge.", text, K, MAX_CALLS, 300), judge=JudgeRole(timeout=timeout))
-        assert isinstance(found, Votes)
+        found = await own.votes(Ballot("Judge.", text, K, MAX_CALLS, 300), judge=JudgeRole(timeout=timeout))
         assert self.arrived[text] <= found.calls <= MAX_CALLS
         return found
 
@@ -107,9 +102,6 @@ def decision(votes: Votes) -> bool:
 
 def errors(votes: Votes) -> list[str]:
     return [vote.error for vote in votes.votes if vote.error]
-
-
-# -- the rule ----------------------------------------------------------------------------------------------
 
 
 # Where the others are two and two, the vote that is made up for decides.
@@ -150,9 +142,6 @@ async def test_the_rule_decides_within_its_calls(upstream: ScriptedUpstream) -> 
     async with asking(upstream.base_url) as own:
         held = await asyncio.gather(*(judges.hold(own, script) for script in scripts))
     assert [decision(votes) for votes in held] == [rule(script) for script in scripts]
-
-
-# -- early stop --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("winner", ["y", "n"])
@@ -197,19 +186,14 @@ async def test_votes_stand_in_order_of_arrival_with_their_reasoning(upstream: Sc
 
     upstream.answer(answers)
     async with asking(upstream.base_url, then=lambda: next(order).set()) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", 3, 9, 300))
-    assert isinstance(votes, Votes)
+        votes = await own.votes(Ballot("Judge.", "it", 3, 9, 300))
     assert votes.votes == (Vote(False, "1"), Vote(True, "0"), Vote(True, "2"))
-
-
-# -- who is asked ------------------------------------------------------------------------------------------
 
 
 async def test_no_other_model_is_asked_in_place_of_an_unreachable_judge(upstream: ScriptedUpstream) -> None:
     judge = JudgeRole(base_url="http://127.0.0.1:9/v1", model="judge")
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), judge=judge)
-    assert isinstance(votes, Votes)
+        votes = await own.votes(Ballot("Judge.", "it", K, MAX_CALLS, 300), judge=judge)
     assert decision(votes) is False
     assert (votes.calls, errors(votes), votes.tokens) == (K, ["unreachable"] * 3, 0)
     assert len(upstream.journal) == 0
@@ -228,34 +212,19 @@ async def test_a_judge_of_its_own_gets_its_own_key_only(upstream: ScriptedUpstre
     assert len(upstream.journal) == 0
 
 
-async def test_a_vote_whose_form_was_refused_is_asked_for_again(upstream: ScriptedUpstream) -> None:
-    def old(exchange: Exchange) -> Reply:
-        return error(400, "no max_completion_tokens") if "max_completion_tokens" in exchange.json() else YES
-
-    upstream.answer(old)
-    ballot = Ballot("Judge.", "it", K, MAX_CALLS, 300)
-    async with asking(upstream.base_url) as own:
-        (first,) = await own.ask(ballot)
-        (second,) = await own.ask(ballot)
-    assert isinstance(first, Votes)
-    assert isinstance(second, Votes)
-    assert decision(first)
-    assert (first.calls, errors(first)) == (2 * K, [])
-    assert (errors(second), second.calls) == ([], K)
-
-
-# -- at once -----------------------------------------------------------------------------------------------
-
 AT_ONCE = Ballot("Judge.", "it", K, MAX_CALLS, 300, at_once=True)
 
 
-async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -> None:
+async def test_votes_at_once_are_one_request(upstream: ScriptedUpstream) -> None:
     upstream.reply(completion(*[vote_text("YES")] * 3, vote_text("NO"), "?", tokens=(100, 50)))
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(AT_ONCE)
-    assert isinstance(votes, Votes)
+        votes = await own.votes(AT_ONCE)
     assert upstream.journal.only().json()["n"] == K
     assert (decision(votes), votes.calls, votes.tokens, errors(votes)) == (True, 1, 150, ["no-decision"])
+    upstream.reply(completion(*[vote_text("NO")] * 3, *[vote_text("YES")] * 40))
+    async with asking(upstream.base_url) as own:
+        votes = await own.votes(AT_ONCE)
+    assert (decision(votes), len(votes.votes)) == (False, K)
 
 
 @pytest.mark.parametrize(
@@ -270,31 +239,10 @@ async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -
 async def test_what_one_call_missed_is_asked_singly(first: Reply, error: str, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: first if "n" in exchange.json() else YES)
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(AT_ONCE)
-    assert isinstance(votes, Votes)
+        votes = await own.votes(AT_ONCE)
     assert decision(votes)
     assert set(errors(votes)) == {error}
     assert [each.json().get("n") for each in upstream.journal] == [K, *[None] * (votes.calls - 1)]
-
-
-async def test_more_answers_than_were_asked_for_do_not_count(upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion(*[vote_text("NO")] * 3, *[vote_text("YES")] * 40))
-    async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(AT_ONCE)
-    assert isinstance(votes, Votes)
-    assert (decision(votes), len(votes.votes)) == (False, K)
-
-
-# -- in the background -------------------------------------------------------------------------------------
-
-
-async def test_a_ballot_in_the_background_ends_when_its_server_limits_the_rate(upstream: ScriptedUpstream) -> None:
-    upstream.answer(lambda exchange: error(429, headers=[("retry-after", "120")]))
-    async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
-    assert isinstance(votes, Votes)
-    assert (votes.calls, decision(votes)) == (K, False)
-    assert errors(votes) == ["rate-limited"] * 3
 
 
 async def test_a_background_ballot_ends_with_its_credential(upstream: ScriptedUpstream) -> None:
@@ -307,8 +255,7 @@ async def test_a_background_ballot_ends_with_its_credential(upstream: ScriptedUp
 
     upstream.answer(answers)
     async with asking(upstream.base_url, clock=clock) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
-    assert isinstance(votes, Votes)
+        votes = await own.votes(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
     assert (votes.calls, errors(votes)) == (K, ["no-decision"] * 2 + ["expired"])
     assert decision(votes)
 
@@ -316,8 +263,7 @@ async def test_a_background_ballot_ends_with_its_credential(upstream: ScriptedUp
 async def test_calls_that_never_got_a_turn_are_not_counted_and_not_made(upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: YES)
     async with asking(upstream.base_url, concurrency=1) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
-    assert isinstance(votes, Votes)
+        votes = await own.votes(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
     assert votes.votes == (Vote(True, "Because."),) * 3
     assert votes.calls <= 4
     assert len(upstream.journal.to(CHAT)) <= 4

@@ -1,49 +1,27 @@
 """Calls over a socket: one question, its timeout, its token limit, its report, and how long a credential is used."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking import MAX_FORMS, Asking, Caller, FinishedCall
+from proxy.asking import Caller, FinishedCall
 from proxy.asking.dispatch import PACE_LIFE, Pace
 from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.http.headers import Headers
-from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
-from proxy.upstream import JsonReply, Upstream
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Failure
-from tests.proxy.asking.support import ASK, CALLER, LATER, asking
+from proxy.settings.tables import ModelRole, SummarizerRole
+from strategies.core.effects import Answer, Ask, Failure
+from tests.proxy.asking.support import CALLER, LATER, asking
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, completion, error, hang, hang_up
+from tests.support.replies import Reply, completion, error, hang
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 from tests.support.virtual_time import Clock
 
 NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
 
-pytestmark = pytest.mark.anyio
 
 RECORD = Answer("record", "stop", 10)
-
-
-async def test_a_question_is_answered(upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion("record"))
-    async with asking(upstream.base_url) as own:
-        assert await own.ask() == (RECORD,)
-    assert upstream.journal.only().header("authorization") == "Bearer sk-1"
-
-
-async def test_a_role_may_have_a_model_and_an_address_of_its_own(upstream: ScriptedUpstream) -> None:
-    with ScriptedUpstream() as other:
-        async with asking(upstream.base_url) as own:
-            await own.ask(role=ModelRole(base_url=other.base_url + "/", model="small"))
-        assert other.journal.only().json()["model"] == "small"
-        assert other.journal.only().header("authorization") is None
-    assert len(upstream.journal) == 0
 
 
 async def test_several_questions_are_asked_at_the_same_time(upstream: ScriptedUpstream) -> None:
@@ -60,9 +38,6 @@ async def test_several_questions_are_asked_at_the_same_time(upstream: ScriptedUp
     assert [each.text for each in found if isinstance(each, Answer)] == ["a", "b", "c"]
 
 
-# -- the name of the limit ---------------------------------------------------------------------------------
-
-
 async def test_the_old_limit_name_is_learned_from_a_refusal(upstream: ScriptedUpstream) -> None:
     upstream.reply(error(400, "Unsupported parameter: 'max_completion_tokens'"), completion("record"))
     async with asking(upstream.base_url) as own:
@@ -73,31 +48,6 @@ async def test_the_old_limit_name_is_learned_from_a_refusal(upstream: ScriptedUp
     assert limits == [None, 500, 500, None]
 
 
-class OldFashioned(Upstream):
-    """A server that knows the old limit only; `limits` are those that it was asked with."""
-
-    def __init__(self) -> None:
-        super().__init__(UpstreamSettings(base_url="http://127.0.0.1:9/v1"))
-        self.limits: list[str] = []
-
-    async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Refuses the new limit."""
-        self.limits.append(NEW_LIMIT if NEW_LIMIT in json.loads(data) else OLD_LIMIT)
-        answer = {"choices": [{"message": {"content": "record"}}]}
-        is_new = NEW_LIMIT in json.loads(data)
-        return JsonReply(400 if is_new else 200, json.dumps(NEW_LIMIT if is_new else answer).encode(), None)
-
-
-async def test_only_so_many_models_are_remembered_for_their_form() -> None:
-    server = OldFashioned()
-    asked = Asking(server, BackgroundSettings())
-    for number in (*range(MAX_FORMS + 1), MAX_FORMS, 0):
-        await asked.resolve([ASK], {SUMMARIZER: SummarizerRole()}, replace(CALLER, model=f"m{number}"))
-    await server.close()
-    assert server.limits[:2] == [NEW_LIMIT, OLD_LIMIT]
-    assert server.limits[-3:] == [OLD_LIMIT, NEW_LIMIT, OLD_LIMIT]
-
-
 async def test_a_form_that_is_refused_too_is_not_remembered(upstream: ScriptedUpstream) -> None:
     upstream.reply(error(400, "max_completion_tokens"), error(500), completion("record"))
     async with asking(upstream.base_url) as own:
@@ -106,61 +56,40 @@ async def test_a_form_that_is_refused_too_is_not_remembered(upstream: ScriptedUp
     assert [NEW_LIMIT in each.json() for each in upstream.journal] == [True, False, True]
 
 
-async def test_another_400_is_not_asked_again(upstream: ScriptedUpstream) -> None:
-    upstream.reply(error(400, "no"))
+async def test_only_so_many_models_are_remembered_for_their_form(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.asking.MAX_FORMS", 2)
+    upstream.answer(lambda exchange: error(400, NEW_LIMIT) if NEW_LIMIT in exchange.json() else completion("record"))
+    async with asking(upstream.base_url) as own:
+        for name in "abcca":
+            await own.ask(caller=replace(CALLER, model=name))
+    assert [OLD_LIMIT in each.json() for each in upstream.journal] == [False, True] * 3 + [True, False, True]
+
+
+@pytest.mark.parametrize(("said", "calls"), [("no", 1), ("neither max_completion_tokens nor max_tokens", 2)])
+async def test_a_server_that_refuses_is_asked_in_no_third_form(
+    said: str, calls: int, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda exchange: error(400, said))
     async with asking(upstream.base_url) as own:
         assert await own.ask() == (Failure("http-error"),)
-    assert len(upstream.journal) == 1
-
-
-async def test_a_server_that_refuses_either_limit_is_asked_twice_and_no_more(upstream: ScriptedUpstream) -> None:
-    upstream.answer(lambda exchange: error(400, "neither max_completion_tokens nor max_tokens"))
-    async with asking(upstream.base_url) as own:
-        assert await own.ask() == (Failure("http-error"),)
-    assert len(upstream.journal) == 2
-
-
-# -- failures ----------------------------------------------------------------------------------------------
-
-
-async def test_failures_are_results_too(upstream: ScriptedUpstream) -> None:
-    upstream.reply(hang_up())
-    async with asking(upstream.base_url) as own:
-        assert await own.ask() == (Failure("unreachable"),)
-        assert await own.ask(role=ModelRole(base_url="http://127.0.0.1:9/v1")) == (Failure("unreachable"),)
-
-
-async def test_a_server_that_says_nothing_is_left_after_the_roles_time(upstream: ScriptedUpstream) -> None:
-    never = Signal("the end of the test")
-    upstream.reply(hang(never))
-    async with asking(upstream.base_url) as own:
-        assert await own.ask(role=ModelRole(timeout=0.1)) == (Failure("timeout"),)
-    upstream.journal.only().disconnected.wait()
-    never.set()
-
-
-# -- what is reported --------------------------------------------------------------------------------------
+    assert len(upstream.journal) == calls
 
 
 async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion("record", tokens=(900, 40)), error(500))
+    refused = error(400, "max_completion_tokens")
+    upstream.reply(completion("record", tokens=(900, 40)), error(500), refused, completion("record"))
     async with asking(upstream.base_url) as own:
         await own.ask()
         await own.ask(caller=LATER)
+        await own.ask()
         assert own.calls == [
             FinishedCall("summarizer", False, "", 940),
             FinishedCall("summarizer", True, "http-error", 0),
+            FinishedCall("summarizer", False, "form-refused", 0),
+            FinishedCall("summarizer", False, "", 10),
         ]
-
-
-async def test_a_call_that_was_asked_twice_is_told_twice(upstream: ScriptedUpstream) -> None:
-    upstream.reply(error(400, "max_completion_tokens"), completion("record"))
-    async with asking(upstream.base_url) as own:
-        await own.ask()
-        assert own.failures == ["form-refused", ""]
-
-
-# -- the caller's credential -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(60.0, RECORD), (60.1, Failure("expired"))])
@@ -215,9 +144,6 @@ async def test_a_call_may_have_another_mode_than_the_settings(upstream: Scripted
         assert len(upstream.journal) == 1
 
 
-# -- lanes -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_refused_call_pauses_no_client(background: bool, status: int, upstream: ScriptedUpstream) -> None:
@@ -235,15 +161,9 @@ async def test_a_refused_client_pauses_its_own_server_only(upstream: ScriptedUps
     with ScriptedUpstream() as other:
         async with asking(other.base_url) as own:
             own.asking.lane.note_refusal("61")
-            assert await own.ask(caller=LATER) == (Failure("paused"),)
+            for paused in (ModelRole(), ModelRole(base_url=other.url + "/another/path", timeout=60)):
+                assert await own.ask(role=paused, caller=LATER) == (Failure("paused"),)
             assert await own.ask(role=ModelRole(base_url=upstream.base_url), caller=LATER) == (RECORD,)
-
-
-async def test_another_path_at_the_same_server_is_the_same_server(upstream: ScriptedUpstream) -> None:
-    async with asking(upstream.base_url) as own:
-        own.asking.lane.note_refusal("61")
-        elsewhere = ModelRole(base_url=upstream.url + "/elsewhere", timeout=60)
-        assert await own.ask(role=elsewhere, caller=LATER) == (Failure("paused"),)
 
 
 async def test_a_call_waits_until_a_refusal_is_over(upstream: ScriptedUpstream) -> None:
@@ -291,9 +211,6 @@ async def test_a_credential_may_expire_while_a_client_is_there(upstream: Scripte
             clock.now = 61.0
         assert await task == (Failure("expired"),)
     assert len(upstream.journal) == 0
-
-
-# -- how long a call takes ---------------------------------------------------------------------------------
 
 
 def test_a_call_is_expected_to_last_as_long_as_before() -> None:

@@ -1,7 +1,5 @@
 """The forms in which servers are asked: what refusals and cut answers teach, and what an answer of a reasoner is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +14,12 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.settings.tables import JudgeRole, SummarizerRole
-from strategies.core.effects import Answer, Ask, Ballot, Votes
+from strategies.core.effects import Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, json_reply
 from tests.support.stage import summary, vote
 from tests.support.upstream import ScriptedUpstream
-
-pytestmark = pytest.mark.anyio
 
 Rule = Callable[[dict[str, Any]], Reply | None]
 BELOW = {"role": "user", "content": "Write it down.\n\n<history>"}
@@ -60,8 +56,7 @@ async def test_instructions_go_into_the_user_message(said: str, upstream: Script
     upstream.answer(lambda exchange: error(400, said) if "system" in roles(exchange) else completion("record"))
     async with asking(upstream.base_url) as own:
         for _ in range(2):
-            (answer,) = await own.ask()
-            assert isinstance(answer, Answer)
+            await own.answer()
     assert list(map(roles, upstream.journal)) == [["system", "user"], ["user"], ["user"]]
     assert list(upstream.journal)[-1].json()["messages"] == [BELOW]
 
@@ -76,8 +71,7 @@ async def test_a_server_gets_a_message_between_result_and_user(upstream: Scripte
 
     upstream.answer(strict)
     async with asking(upstream.base_url) as own:
-        (answer,) = await own.ask(Ask("", "Record it.", 500, view=json.dumps(view)))
-    assert isinstance(answer, Answer)
+        await own.answer(Ask("", "Record it.", 500, view=json.dumps(view)))
     assert roles(list(upstream.journal)[-1]) == ["user", "tool", "assistant", "user"]
 
 
@@ -88,9 +82,6 @@ async def test_a_lesson_holds_for_its_credential_and_model_alone(upstream: Scrip
         for caller in (CALLER, CALLER, other, replace(CALLER, model="m2")):
             await own.ask(caller=caller)
     assert [len(roles(each)) for each in upstream.journal] == [2, 1, 1, 2, 1, 2, 1]
-
-
-# -- where the request goes --------------------------------------------------------------------------------
 
 
 async def test_a_call_has_the_query_of_its_request_at_the_upstream_only(upstream: ScriptedUpstream) -> None:
@@ -110,8 +101,7 @@ async def test_a_call_has_the_query_of_its_request_at_the_upstream_only(upstream
 async def test_a_subscription_is_used_with_the_system_prompt_of_its_request(upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda _: text("record"))
     async with asking(upstream.base_url) as own:
-        (answer,) = await own.ask(caller=OAUTH)
-    assert isinstance(answer, Answer)
+        await own.answer(caller=OAUTH)
     [asked] = upstream.journal
     body = asked.json()
     assert body["system"] == [{"type": "text", "text": "You are Claude Code."}]
@@ -139,8 +129,6 @@ async def test_a_credential_that_wants_its_system_prompt_is_learned(
         await own.ask(caller=caller)
     assert [each.json().get(member) == "Theirs." for each in upstream.journal] == [False, True, True]
 
-
-# -- reasoning ---------------------------------------------------------------------------------------------
 
 THOUGHT: dict[str, Any] = {"reasoning_content": "They want a record, so I must list"}
 
@@ -175,10 +163,8 @@ async def test_an_answer_that_reasoning_cut_short_is_asked_for_again(
 ) -> None:
     upstream.answer(lambda exchange: rule(exchange.json()))
     async with asking(upstream.base_url) as own:
-        (first,) = await own.ask()
-        (second,) = await own.ask()
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
+        first = await own.answer()
+        second = await own.answer()
     assert (first.finish_reason, second.finish_reason) == ("stop", "stop")
     bodies = [each.json() for each in upstream.journal]
     assert [body["max_completion_tokens"] for body in bodies] == [*limits, limits[-1]]
@@ -191,8 +177,7 @@ async def test_a_server_that_knows_no_effort_is_left_alone_with_it(upstream: Scr
     upstream.answer(lambda exchange: rule(exchange.json()))
     async with asking(upstream.base_url) as own:
         for _ in range(2):
-            (answer,) = await own.ask()
-            assert isinstance(answer, Answer)
+            answer = await own.answer()
             assert answer.finish_reason == "length"
     assert ["reasoning_effort" in each.json() for each in upstream.journal] == [False, False, True, False, False]
 
@@ -201,8 +186,7 @@ async def test_the_limit_of_the_settings_is_taken_back_where_it_is_refused(upstr
     rule = thinker(100, refuses_room=True)
     upstream.answer(lambda exchange: rule(exchange.json()))
     async with asking(upstream.base_url) as own:
-        (answer,) = await own.ask(role=SummarizerRole(max_tokens=8_000))
-    assert isinstance(answer, Answer)
+        await own.answer(role=SummarizerRole(max_tokens=8_000))
     assert [each.json()["max_completion_tokens"] for each in upstream.journal] == [8_000, 500]
 
 
@@ -225,44 +209,31 @@ async def test_votes_of_a_thinking_judge_are_asked_for_with_more_room(upstream: 
         )
     )
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", 1, 3, 300), judge=JudgeRole())
-    assert isinstance(votes, Votes)
+        votes = await own.votes(Ballot("Judge.", "it", 1, 3, 300), judge=JudgeRole())
     assert [each.yes for each in votes.votes] == [True]
 
 
+THINKING = {"type": "message", "content": [{"type": "thinking", "thinking": "Hm."}], "stop_reason": "max_tokens"}
+REASONING = {"object": "response", "status": "incomplete", "output": [{"type": "reasoning", "id": "r", "summary": []}]}
+OF_RESPONSES = Caller("m", CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path)
+
+
 @pytest.mark.parametrize(
-    ("caller", "reply", "low"),
+    ("caller", "cut", "low"),
     [
+        (OAUTH, THINKING, {"thinking": {"type": "disabled"}}),
         (
-            OAUTH,
-            json_reply(
-                {
-                    "type": "message",
-                    "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}],
-                    "stop_reason": "max_tokens",
-                }
-            ),
-            {"thinking": {"type": "disabled"}},
-        ),
-        (
-            Caller("m", CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path),
-            json_reply(
-                {
-                    "object": "response",
-                    "status": "incomplete",
-                    "incomplete_details": {"reason": "max_output_tokens"},
-                    "output": [{"type": "reasoning", "id": "r", "summary": []}],
-                }
-            ),
+            OF_RESPONSES,
+            {**REASONING, "incomplete_details": {"reason": "max_output_tokens"}},
             {"reasoning": {"effort": "low"}},
         ),
     ],
     ids=["messages", "responses"],
 )
 async def test_in_the_other_protocols_too(
-    caller: Caller, reply: Reply, low: dict[str, Any], upstream: ScriptedUpstream
+    caller: Caller, cut: dict[str, Any], low: dict[str, Any], upstream: ScriptedUpstream
 ) -> None:
-    upstream.answer(lambda _: reply)
+    upstream.answer(lambda _: json_reply(cut))
     async with asking(upstream.base_url) as own:
         await own.ask(caller=caller)
     asked = [each.json() for each in upstream.journal]

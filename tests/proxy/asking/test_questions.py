@@ -1,20 +1,20 @@
-"""The two forms of a question, and its credential."""
-
-from __future__ import annotations
+"""The two forms of a question, its credential, and how a completion of any form is read."""
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import pytest
 from pydantic import SecretStr
 
-from proxy.asking import ModelCall, question_for
+from proxy import asking
+from proxy.asking import Completion, ModelCall, question_for
 from proxy.asking.dispatch import Caller, headers_for
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Question
 from proxy.settings.tables import ModelRole
-from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
+from proxy.upstream import JsonReply
+from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Failure
 from tests.proxy.asking.support import ASK, CALLER
 
 NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
@@ -37,34 +37,19 @@ def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit
     return json.loads(body(ask, role, caller, limit))
 
 
-# -- isolated ----------------------------------------------------------------------------------------------
-
-
-def test_a_question_is_one_system_and_one_user_message_and_a_limit() -> None:
+def test_a_question_is_one_system_and_one_user_message_within_its_limit() -> None:
     assert read(ASK, caller=replace(CALLER, members={"tools": TOOLS})) == {
         "model": "m",
         "messages": [{"role": "system", "content": "Write it down."}, {"role": "user", "content": "<history>"}],
         "max_completion_tokens": 500,
     }
-
-
-def test_the_limit_has_the_name_that_the_server_knows() -> None:
     assert read(ASK, limit=OLD_LIMIT)["max_tokens"] == 500
-
-
-def test_sampling_parameters_are_sent_where_the_settings_have_them() -> None:
     found = read(ASK, ModelRole(temperature=0.5, model="small"))
     assert (found["temperature"], found["model"]) == (0.5, "small")
-
-
-@pytest.mark.parametrize(("cap", "sent"), [(None, 500), (100, 100), (9_000, 9_000)])
-def test_the_limit_of_an_answer_is_the_settings_if_they_have_one(cap: int | None, sent: int) -> None:
-    assert read(ASK, ModelRole(max_tokens=cap))["max_completion_tokens"] == sent
-
-
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\x00", "会话 é 😀"])
-def test_any_text_can_be_asked_about(text: str) -> None:
-    assert read(Ask("s", text, 100))["messages"][1]["content"] == text
+    for cap, sent in [(None, 500), (100, 100), (9_000, 9_000)]:
+        assert read(ASK, ModelRole(max_tokens=cap))["max_completion_tokens"] == sent
+    for text in ["\ud800", "a\udfffb", "\x00", "会话 é 😀"]:
+        assert read(Ask("s", text, 100))["messages"][1]["content"] == text
 
 
 def test_several_votes_are_asked_for_by_their_number() -> None:
@@ -78,27 +63,21 @@ def test_several_votes_are_asked_for_by_their_number() -> None:
     assert five == {**one, "n": 5}
 
 
-# -- continued ---------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_continues_a_view_sends_its_bytes() -> None:
+def test_a_view_goes_on_byte_for_byte_with_the_instruction_alone() -> None:
     data = body(ON, caller=replace(CALLER, members={"tools": TOOLS}))
     assert f'"messages":{VIEW[:-2]},'.encode() in data
     assert f'"tools":{TOOLS},"tool_choice":"none"'.encode() in data
-
-
-def test_a_view_is_followed_by_the_instruction_alone() -> None:
     found = read(ON)
     assert found["messages"][:-1] == json.loads(VIEW)
     assert found["messages"][-1] == {"role": "user", "content": "Now record it."}
     assert set(found) == {"model", "messages", "max_completion_tokens"}
 
 
-@pytest.mark.parametrize("tools", ["null", "[]", " [ ] "])
-def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one(tools: str) -> None:
-    found = read(ON, caller=replace(CALLER, members={"tools": tools}))
-    assert found.get("tools") == json.loads(tools)
-    assert "tool_choice" not in found
+def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one() -> None:
+    for tools in ["null", "[]", " [ ] "]:
+        found = read(ON, caller=replace(CALLER, members={"tools": tools}))
+        assert found.get("tools") == json.loads(tools)
+        assert "tool_choice" not in found
 
 
 def continued(view: str, *, alternates: bool = False) -> list[Any]:
@@ -107,9 +86,14 @@ def continued(view: str, *, alternates: bool = False) -> list[Any]:
     return messages
 
 
-@pytest.mark.parametrize("view", ["[]", " [ ] ", '[{"role":"user"}]', '[\n{"role":"user"}\n]\n'])
-def test_any_list_can_be_gone_on_from(view: str) -> None:
-    assert continued(view) == [*json.loads(view), {"role": "user", "content": "x"}]
+def test_any_view_can_be_gone_on_from_where_roles_must_alternate_too() -> None:
+    for view in ["[]", " [ ] ", '[{"role":"user"}]', '[\n{"role":"user"}\n]\n']:
+        assert continued(view) == [*json.loads(view), {"role": "user", "content": "x"}]
+    for last, added in [("user", 2), ("tool", 2), ("assistant", 1), ("system", 1)]:
+        view = json.dumps([{"role": "user", "content": "one"}, {"role": last, "content": "two"}])
+        messages = continued(view, alternates=True)
+        assert len(messages) == 2 + added
+        assert [each["role"] for each in messages[-added:]] == ["assistant", "user"][-added:]
 
 
 def test_a_view_goes_only_to_its_own_model_and_account() -> None:
@@ -121,23 +105,54 @@ def test_a_view_goes_only_to_its_own_model_and_account() -> None:
     assert (found["model"], found["temperature"]) == ("m", 0)
 
 
-# -- credentials -------------------------------------------------------------------------------------------
-
-
-def test_the_callers_credential_goes_to_the_requests_own_upstream_only() -> None:
+def test_a_credential_goes_only_to_the_server_it_is_for() -> None:
     assert headers_for(ModelRole(), CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
     assert headers_for(ModelRole(base_url="http://elsewhere/v1"), CALLER) == []
+    for url in [None, "http://elsewhere/v1"]:
+        role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))
+        assert headers_for(role, CALLER) == [(b"authorization", b"Bearer sk-role")]
 
 
-@pytest.mark.parametrize("url", [None, "http://elsewhere/v1"])
-def test_a_key_of_the_roles_own_is_the_only_credential(url: str | None) -> None:
-    role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))
-    assert headers_for(role, CALLER) == [(b"authorization", b"Bearer sk-role")]
+read_completion = partial(asking.read_completion, endpoint=CHAT_ENDPOINT)
 
 
-@pytest.mark.parametrize(("last", "added"), [("user", 2), ("tool", 2), ("assistant", 1), ("system", 1)])
-def test_where_roles_must_alternate_a_question_follows_a_word_of_the_assistants(last: str, added: int) -> None:
-    view = json.dumps([{"role": "user", "content": "one"}, {"role": last, "content": "two"}])
-    messages = continued(view, alternates=True)
-    assert len(messages) == 2 + added
-    assert [each["role"] for each in messages[-added:]] == ["assistant", "user"][-added:]
+def reply(body: Any, status: int = 200) -> JsonReply:
+    return JsonReply(status, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def chosen(message: Any, finish: str = "stop", **more: Any) -> JsonReply:
+    return reply({"choices": [{"message": message, "finish_reason": finish}], **more})
+
+
+def only(reply: JsonReply) -> Answer:
+    found = read_completion(reply)
+    assert isinstance(found, Completion)
+    (answer,) = found.answers
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def test_an_answer_is_its_text_its_calls_its_end_and_its_cost() -> None:
+    assert only(chosen({"content": "record"}, usage={"total_tokens": 7})) == Answer("record", "stop", 7)
+    parts = [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Goal: "}, {"type": "text", "text": "x"}, 7]
+    assert only(chosen({"content": parts})).text == "Goal: x"
+    found = read_completion(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
+    assert isinstance(found, Completion)
+    assert found.tokens == 11
+    for message in [{"tool_calls": [{}]}, {"content": "x", "function_call": {"name": "f"}}]:
+        assert only(chosen(message, "tool_calls")).called_tools
+    for content in [None, 5, ["part"], {"text": "x"}]:
+        assert only(chosen({"content": content})) == Answer("", "stop")
+    for usage in [None, 5, {}, {"total_tokens": "7"}, {"total_tokens": None}, {"total_tokens": -7}]:
+        assert only(chosen({"content": "x"}, usage=usage)) == Answer("x", "stop")
+
+
+def test_what_is_no_completion_is_unreadable_each_answer_by_itself() -> None:
+    found = read_completion(reply({"choices": [{"message": {"content": "a"}}, None, {"message": {"content": "b"}}]}))
+    assert isinstance(found, Completion)
+    assert found.answers == (Answer("a", "None"), Failure("unreadable"), Answer("b", "None"))
+    no_choices: list[Any] = [[], None, {"0": {}}, [None], [{}], [{"message": "text"}], [{"message": None}]]
+    for choices in no_choices:
+        assert read_completion(reply({"choices": choices})) == Failure("unreadable")
+    for body in (b"", b"<html>", b"\xff\xfe", b"null", b"[]", b"5", b'{"choices":' + b"[" * 100_000):
+        assert read_completion(reply(body)) == Failure("unreadable")

@@ -1,7 +1,5 @@
 """`condenser check`: what it looks at, what it prints of a model, and that it changes nothing where it must not."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path
@@ -61,15 +59,14 @@ def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFix
     assert run(capsys, *words, "--offline")[0] == 0
 
 
-def test_a_missing_store_fails_the_check_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_or_key_that_cannot_be_opened_fails_the_check(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
     assert code == 1
     assert "store       redis://***@127.0.0.1:9/0: store-unavailable: Connection refused\n" in out
     assert out.count("127.0.0.1:9/0") == 1
     assert "hunter2" not in out + err
-
-
-def test_a_file_that_cannot_be_opened_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
     code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path / 's.db'}")
     assert code == 1
@@ -156,49 +153,40 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
     ]
 
 
-def test_a_check_names_the_models_published_prices() -> None:
+def test_a_check_shows_published_and_set_prices_and_economy() -> None:
     text = budget("kimi-k2.6", window=262_144)
     assert "0.95 anew, 0.16 cached, 0.95 written to it, 4 a reply (bundled table, US dollars a million)" in text
-
-
-def test_a_check_shows_prices_and_economy() -> None:
     models = ({"match": "m", "prices": {"input": 2.0}},)
     assert "2 anew, 2 cached, 2 written to it, 0 a reply (settings for 'm')" in budget(window=32_768, models=models)
     assert "economy" not in budget(window=32_768, strategy="off")
 
 
-def test_an_option_is_shown_clamped_with_its_origin() -> None:
+def test_options_are_shown_clamped_and_by_their_mode() -> None:
     text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
     assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
     assert "rolling.memory_top_k = 9 (settings)" in text
     assert re.search(r"trigger +5,400 \(0\.7714 of usable, of rolling\)", text)
     assert re.search(r"target +4,200 \(0\.6 of usable, of rolling\)", text)
-
-
-def test_what_a_mode_stands_for_is_shown_as_such() -> None:
     text = budget(window=8_000, strategy="dynacontext", dynacontext={"mode": "refer", "tail": "keep"})
     assert "dynacontext.on_drift = 'rollback' (by its mode)" in text
     assert "dynacontext.tail = 'keep' (settings)" in text
     assert "condenses nothing under a strategy that judges" in text
 
 
-def test_a_reserve_is_shown_with_where_it_comes_from() -> None:
+def test_a_number_is_shown_as_it_is_used_with_its_origin() -> None:
     models = [{"match": "m", "reserve": 6_000}]
     assert "reserve   4,000 (settings for the model, clamped from 6,000;" in budget(window=8_000, models=models)
     assert "reserve   2,000 (settings;" in budget(window=8_000, marks={"reserve": 2_000})
-
-
-def test_a_mark_that_contradicts_another_is_shown_as_it_is_used() -> None:
     text = budget(window=32_768, marks={"trigger": 0.5, "target": 0.9})
     assert re.search(r"trigger +14,336 \(0\.5 of usable, settings\)", text)
     assert re.search(r"target +11,468 \(0\.4 of usable, settings, clamped from 0\.9\)", text)
-
-
-def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
     text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
     assert "0.3 of usable, settings for the model" in text
     assert "strategy  recent (settings for the model)" in text
+    text = budget("nobody-knows-it")
+    assert "[[models]]" in text
+    assert "  window    unknown\n" in text
 
 
 def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,9 +235,3 @@ def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     assert re.search(r"step .*, file\)", out)
     assert "reserve   600 (file;" in out
     assert "facts     9 at most (file)" in out
-
-
-def test_an_unknown_window_is_said_with_what_to_do() -> None:
-    text = budget("nobody-knows-it")
-    assert "[[models]]" in text
-    assert "  window    unknown\n" in text

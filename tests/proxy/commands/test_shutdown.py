@@ -1,7 +1,5 @@
 """The end of `condenser serve`: what clients, load balancers and operators see of it. Real processes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -134,13 +132,18 @@ def test_readiness_turns_before_requests_are_refused(upstream: ScriptedUpstream,
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_second_signal_ends_the_proxy_at_once(workers: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+def test_a_hangup_ends_nothing_and_a_second_signal_all(
+    workers: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
     upstream.reply(held(Signal()))
     with serving(upstream, tmp_path, drain__timeout="600", workers=workers) as served, streaming(served):
+        served.process.send_signal(signal.SIGHUP)
+        await_true(lambda: "SIGHUP changes nothing" in served.log.read_text("utf-8"), "the signal is noted")
+        assert served.readiness() == 200
         served.process.terminate()
         await_true(lambda: "shutting down" in served.log.read_text("utf-8"), "the proxy drains")
         served.process.terminate()
-        served.end()
+        assert sum("SIGHUP" in line for line in served.end()) == 1
 
 
 def test_workers_drain_too(upstream: ScriptedUpstream, tmp_path: Path) -> None:
@@ -149,13 +152,3 @@ def test_workers_drain_too(upstream: ScriptedUpstream, tmp_path: Path) -> None:
         served.process.terminate()
         assert b"shutting_down" in response.read()
         served.end()
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_hangup_is_logged_and_ends_nothing(workers: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    with serving(upstream, tmp_path, workers=workers) as served:
-        served.process.send_signal(signal.SIGHUP)
-        await_true(lambda: "SIGHUP changes nothing" in served.log.read_text("utf-8"), "the signal is noted")
-        assert served.readiness() == 200
-        served.process.terminate()
-        assert sum("SIGHUP" in line for line in served.end()) == 1

@@ -1,7 +1,5 @@
 """The accounts of a decision: headers, log line, dry run, and our own refusal."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -9,11 +7,12 @@ from typing import Any
 import pytest
 
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
-from proxy.condensing.policy import Policies
+from proxy.condensing.policy import Policies, Window
 from proxy.condensing.turn import Decision, RequestContext, undecided
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
+from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
@@ -64,31 +63,6 @@ def headers_of(made: Decision) -> dict[str, str]:
     return dict(headers(made, Timing()))
 
 
-def test_a_passed_request_has_neither_condensation_nor_reason() -> None:
-    headers = headers_of(decision())
-    assert headers["X-Condenser-Action"] == "passed"
-    assert headers["X-Condenser-Trigger"] == "none"
-    assert headers["X-Condenser-Headroom"] == str(7_000 - 412)
-    assert headers["X-Condenser-Count"] == "exact"
-    assert not headers.keys() & {"X-Condenser-Condensation", "X-Condenser-Reason", "X-Condenser-Head"}
-
-
-def test_a_condensation_is_named_and_its_depth_shown() -> None:
-    headers = headers_of(decision(action=Action.CONDENSED, trigger=Trigger.CONTEXT_LIMIT, applied=MADE))
-    assert headers["X-Condenser-Condensation"] == "c1"
-    assert headers["X-Condenser-Branch"] == "main++"
-
-
-def test_a_negative_headroom_is_shown_as_it_is() -> None:
-    assert headers_of(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
-
-
-def test_an_unknown_window_has_no_headroom() -> None:
-    headers = headers_of(decision(window=None))
-    assert headers["X-Condenser-Window"] == "unknown"
-    assert "X-Condenser-Headroom" not in headers
-
-
 def test_the_line_is_the_one_that_the_design_shows() -> None:
     prepared = replace(MADE, pieces=(Literal("{}", PieceKind.REPLACEMENT),), own_tokens=2_134)
     made = decision(
@@ -100,28 +74,16 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
     )
 
 
-def test_the_line_names_an_action_that_condensed_nothing_new() -> None:
+def test_the_line_names_action_reason_and_window() -> None:
     assert " replayed, +0 ms" in log_line(decision(applied=MADE, action=Action.REPLAYED), Timing())
     made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
     assert " would-condense by threshold, +0 ms" in log_line(made, Timing())
-
-
-def test_what_was_ready_and_has_no_summary_is_ready_all_the_same() -> None:
     made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True)
     assert " threshold, ready, +0 ms" in log_line(made, Timing())
-
-
-def test_the_line_names_a_reason_and_an_unknown_window() -> None:
     line = log_line(decision(window=None, action=Action.DEGRADED, reason="store-timeout"), Timing())
     assert "of unknown" in line
     assert "degraded, store-timeout, +0 ms" in line
     assert ", own" not in line
-
-
-def test_the_timing_of_the_upstream_is_not_ours() -> None:
-    timing = Timing(session=1.5, count=2.25, condense=3.0, upstream=400.0)
-    assert timing.header() == "session;dur=1.50, count;dur=2.25, condense;dur=3.00, upstream;dur=400.00"
-    assert timing.ours == 6.75
 
 
 def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
@@ -129,15 +91,8 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
     assert document["messages"] == [{"role": "user", "content": "hello"}]
     assert document["plan"] == {"stages": ["mask"]}
     assert document["window_source"] == "settings"
-    assert document["budget"] == {
-        "reserve": 1_000,
-        "usable": 7_000,
-        "prepare": 4_900,
-        "trigger": 5_950,
-        "target": 3_500,
-        "step": 1_050,
-        "least_headroom": 500,
-    }
+    marks = {"prepare": 4_900, "trigger": 5_950, "target": 3_500, "step": 1_050}
+    assert document["budget"] == {"reserve": 1_000, "usable": 7_000, **marks, "least_headroom": 500}
 
 
 def test_a_dry_run_sums_up_tokens_of_the_upstream() -> None:
@@ -150,64 +105,65 @@ def test_a_dry_run_sums_up_tokens_of_the_upstream() -> None:
     assert document["headroom"] == int(headers_of(made)["X-Condenser-Headroom"])
 
 
-def test_a_dry_run_names_the_floor_where_it_is_known() -> None:
+def test_a_dry_run_shows_nulls_for_what_is_unknown() -> None:
     assert json.loads(dry_run(decision()))["floor"] is None
     assert json.loads(dry_run(decision(floor=3_900)))["floor"] == 3_900
-
-
-def test_a_dry_run_without_a_window_has_nulls() -> None:
     document = json.loads(dry_run(decision(window=None)))
     assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
     assert budget_document(decision(window=None).policy) is None
-
-
-def test_a_dry_run_can_show_any_text() -> None:
     odd = view({"role": "user", "content": "\ud800 é 会"})
     assert json.loads(dry_run(decision(view=odd)))["messages"][0]["content"] == "\ud800 é 会"
 
 
-@pytest.mark.parametrize(("tokens", "text"), [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")])
-def test_large_numbers_are_short(tokens: int, text: str) -> None:
-    assert short(tokens) == text
-
-
-# -- the account -------------------------------------------------------------------------------------------
+def test_numbers_are_short_and_timings_our_own() -> None:
+    for tokens, text in [(0, "0"), (999, "999"), (1_000, "1.0k"), (27_912, "27.9k")]:
+        assert short(tokens) == text
+    assert headers_of(decision(tokens_after=9_000))["X-Condenser-Headroom"] == "-2000"
+    timing = Timing(session=1.5, count=2.25, condense=3.0, upstream=400.0)
+    assert timing.header() == "session;dur=1.50, count;dur=2.25, condense;dur=3.00, upstream;dur=400.00"
+    assert timing.ours == 6.75
 
 
 def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "rule " * 300},
         {"role": "user", "content": "task " * 200},
         {"role": "assistant", "content": "old " * 50},
         {"role": "user", "content": "more " * 40},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
-        },
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "out " * 500},
     ]
     text = where_tokens_are(decision(view=view(*messages, overhead=3_120)))
     assert "context length is 8,000 tokens (from the settings)" in text
-    for part in (
-        "tools and framing 3,120",
-        "system messages 30",
-        "user message 250",
-        "newest round 511",
-        "other messages 55",
-    ):
+    assert "tools and framing 3,120" in text
+    for part in ("system messages 30", "user message 250", "newest round 511", "other messages 55"):
         assert part in text
     assert "1,000 are reserved" in text
 
 
-def test_parts_that_are_empty_are_not_named() -> None:
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("request", "(from this request's X-Condenser-Window header or condenser.window member)"),
+        ("settings for 'qwen3*'", "(from the settings for 'qwen3*')"),
+        ("bundled table", "(from the bundled table)"),
+        ("stated by Ollama", "(stated by Ollama)"),
+        (SOURCE, "(as the upstream said when it refused a longer prompt)"),
+    ],
+)
+def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
+    made = decision()
+    policy = made.policy._replace(window=Window(8_000, source))
+    made = made.in_context(made.context._replace(policy=policy))
+    assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)
+
+
+def test_parts_that_are_empty_or_one_are_not_named_twice() -> None:
     text = where_tokens_are(decision(view=view({"role": "user", "content": "word " * 9_000}), overhead=0))
     assert "tools" not in text
     assert "system" not in text
     assert "newest round" not in text
-
-
-def test_one_message_that_is_first_and_last_is_counted_once() -> None:
     only = view({"role": "user", "content": "word " * 900}, overhead=0)
     text = where_tokens_are(decision(view=only, overhead=0))
     assert f"the first and the last user message {only.tokens:,}" in text

@@ -1,7 +1,5 @@
 """The end of a request: what later ones depend on is stored, whoever leaves and whatever fails meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -28,7 +26,7 @@ from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
+pytestmark = pytest.mark.timeout(BOUND * 2)
 KEY = StoreKey("t", session_key("s"))
 
 
@@ -116,34 +114,14 @@ async def test_a_session_is_stored_although_its_client_leaves(waits: str) -> Non
         assert await store.load(KEY) is not None
 
 
-async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
-    async with running() as (built, store):
-        exchange = await built.exchanges.open(forced_request())
-        counted = exchange.decision.tokens_after
-        await (await ends(exchange, reply(counted)))
-        assert await store.load(KEY) is not None
-        assert exchange.usage == Usage(counted)
-
-
-async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
-    async with running("save") as (built, store):
-        exchange = await built.exchanges.open(forced_request())
-        leaving = await ends(exchange, reply(exchange.decision.tokens_after))
-        await store.begun.wait()
-        leaving.cancel()
-        asyncio.get_running_loop().call_soon(store.gate.set)
-    assert store.saved.is_set()
-
-
-async def test_a_defect_in_learning_costs_no_session(caplog: pytest.LogCaptureFixture) -> None:
+async def test_defects_after_a_reply_cost_no_session_and_no_reply(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running() as (built, store):
         watched = Unreadable(CHAT_ENDPOINT, [])
         await (await ends(await built.exchanges.open(forced_request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text
-
-
-async def test_late_defects_harm_no_reply(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (built, _):
         monkeypatch.setattr(Preparer, "follow_up", failing)
         exchange = await built.exchanges.open(forced_request())

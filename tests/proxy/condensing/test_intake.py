@@ -1,7 +1,5 @@
 """What is known of a request before anything is decided on it."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest
@@ -12,10 +10,8 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Store, StoreError
+from strategies.core.messages import Role
 from tests.support.driver import Message, conversation, request, running_services
-
-pytestmark = pytest.mark.anyio
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
 class WithoutBlocks:
@@ -35,44 +31,29 @@ async def case_of(services: Services, messages: list[Message], **more: str) -> R
     return await services.exchanges.intake.build_context(request(messages, **more), Timing())
 
 
-async def test_only_a_long_list_is_counted() -> None:
+async def test_tool_output_sent_first_answers_what_is_put_before_it() -> None:
+    texts = "task", "look", "Observation: a", "Observation: b", "look on", "Observation: c", "done", "thanks"
+    roles = ["user", "assistant", "user", "user", "assistant", "user", "assistant", "user"]
+    said: list[Message] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     async with running_services() as services:
-        short, long = await case_of(services, conversation(1)), await case_of(services, conversation(40))
-    assert (short.is_estimated, long.is_estimated) == (True, False)
-    assert short.is_idle
-    assert not long.is_idle
+        await (await services.exchanges.open(request(said))).store()
+        whole = (await case_of(services, said[2:])).history
+    kinds = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER]
+    assert [each.role for each in whole.chain] == kinds
 
 
-async def test_a_dry_run_counts_even_a_short_list() -> None:
-    async with running_services() as services:
-        context = await case_of(services, conversation(1), dry_run="true")
-    assert not context.is_estimated
-    assert not context.may_store
-
-
-async def test_a_session_is_found_again_by_its_history() -> None:
-    async with running_services() as services:
-        exchange = await services.exchanges.open(request(conversation(3)))
-        await exchange.store()
-        context = await case_of(services, conversation(4))
-        other = await case_of(services, [{"role": "user", "content": "Something else."}])
-    assert (context.branch is not None, context.recognition_reason) == (True, "")
-    assert (other.branch, other.recognition_reason) == (None, "new-branch")
-
-
-async def test_whether_the_client_offers_tools_is_known() -> None:
-    async with running_services() as services:
-        intake = services.exchanges.intake
-        with_tools = await intake.build_context(request(conversation(1), {"tools": [TOOL]}), Timing())
-        without = await intake.build_context(request(conversation(1), {"tools": []}), Timing())
-    assert (with_tools.has_tools, without.has_tools) == (True, False)
-    assert with_tools.overhead > without.overhead
-
-
-async def test_the_window_of_a_request_comes_before_that_of_the_settings() -> None:
-    async with running_services() as services:
-        context = await case_of(services, conversation(1), window="2048")
-    assert context.policy.window.tokens == 2_048
+async def test_work_has_another_name_for_another_head_pipeline_or_kind() -> None:
+    async with running_services("extract") as services, running_services("half-window") as others:
+        context, other = await case_of(services, conversation(6)), await case_of(others, conversation(6))
+    names = {
+        context.shared_work_id("vote", b"head", ""),
+        context.shared_work_id("prepare", b"head", ""),
+        context.shared_work_id("vote", b"head", "applied"),
+        context.shared_work_id("vote", b"other head", ""),
+        other.shared_work_id("vote", b"head", ""),
+    }
+    assert len(names) == 5
+    assert context.shared_work_id("vote", b"head", "") in names
 
 
 @pytest.mark.parametrize(("last", "failure"), [("And then?", ""), (None, "store-timeout")])

@@ -1,6 +1,4 @@
-"""Making a condensation, once for all requests that want it; another's record must show what the view must show."""
-
-from __future__ import annotations
+"""Making a condensation: once for all that want it, from records that show what must be shown; judges with a defect."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
+from proxy.condensing.account import Timing
+from proxy.condensing.preparing import VoteRound
 from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
@@ -23,9 +23,9 @@ from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
 from strategies.core.pieces import Keep
-from tests.support.driver import request
+from strategies.core.protocol import Judging
+from tests.support.driver import WINDOW, conversation, request
 
-pytestmark = pytest.mark.anyio
 ASKED = {"role": "user", "content": "the question that is being worked on"}
 
 
@@ -53,7 +53,6 @@ async def test_a_record_of_a_longer_history_hides_no_question() -> None:
     await store.close()
     assert first is not None
     longer = replace(first, pieces=(Keep(0), *(piece for piece in first.pieces if piece not in (Keep(0), Keep(2)))))
-
     store = await open_store("memory://")
     name = record_name(first.digest, first.depth)
     await store.put_record(StoreKey("t", session_key("s")), name, encode_condensation(longer), 60)
@@ -63,9 +62,6 @@ async def test_a_record_of_a_longer_history_hides_no_question() -> None:
     assert ASKED in json.loads(decision.body)["messages"]
     assert decision.applied is not None
     assert decision.applied.depth == first.depth + 1
-
-
-# Several replicas
 
 
 class WithoutClaims(SqliteStore):
@@ -108,3 +104,25 @@ async def test_the_record_of_the_replica_that_was_first_counts_for_all() -> None
             views.append((await built.exchanges.open(request(MESSAGES, force="true"))).decision)
     assert views[0].body == views[1].body
     await store.close()
+
+
+class Defective(ScriptedSummarizer):
+    """Judges with a defect."""
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """Fails."""
+        raise ZeroDivisionError
+
+
+async def test_a_judge_with_a_defect_costs_its_verdict_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(strategy="dynacontext", window=WINDOW, store={"url": "memory://"})  # type: ignore[arg-type]
+    async with open_services(settings, summarizer=Defective(Tokenizers())) as services:
+        parts = services.exchanges
+        exchange = await parts.open(request(conversation(12)))
+        context = await parts.intake.build_context(request(conversation(12)), Timing())
+        assert isinstance(context.policy.judging, Judging)
+        vote_round = await parts.decider.preparer.vote(
+            context.policy.judging, exchange.decision.in_context(context), background=True
+        )
+    assert vote_round == VoteRound(None, "internal-error")
+    assert "a judge failed" in caplog.text

@@ -1,7 +1,5 @@
 """What applies to one request: strategy, options, window and budget, each from the first source that says it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -15,7 +13,6 @@ from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.tokens.models import ModelTable, StatedWindow
 from strategies import Pipeline, parse
-from strategies.core.ledger import LedgerCaps
 from tests.support.chat_bodies import read as read_body
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
@@ -54,41 +51,26 @@ def test_a_models_background_comes_before_that_of_the_settings(own: object, mode
     assert policy(made, model="other").background == "idle"
 
 
-# -- strategy and options ----------------------------------------------------------------------------------
-
-
-def test_strategy_order_is_request_session_model_settings() -> None:
+def test_strategy_order_is_request_session_model_settings_and_its_ladder() -> None:
     made = policies(strategy="extract", models=[{"match": "q*", "strategy": "recent"}])
     assert str(policy(made).pipeline) == "extract"
     assert str(policy(made, model="qwen").pipeline) == "recent"
     assert str(policy(made, {"strategy": "shorten"}, "qwen").pipeline) == "shorten"
     assert str(policy(made, {"strategy": "shorten"}, "qwen", strategy=pipeline("mask")).pipeline) == "mask"
+    assert policy(strategy=pipeline("off")).ladder == ()
+    assert [stage.name for stage in policy().ladder] == ["extract", "recent", "shorten"]
 
 
 def test_what_the_request_says_sticks_and_what_the_settings_say_does_not() -> None:
     assert policy().session_settings == {}
-    assert policy(strategy=pipeline("mask"), options={"keep": "2"}).session_settings == {
-        "strategy": "mask",
-        "options": {"keep": "2"},
-    }
-    assert policy(session={"strategy": "mask", "options": {"keep": 5}}).session_settings == {
-        "strategy": "mask",
-        "options": {"keep": 5},
-    }
-
-
-def test_off_is_for_one_request_and_leaves_what_sticks() -> None:
+    stuck = policy(strategy=pipeline("mask"), options={"keep": "2"}).session_settings
+    assert stuck == {"strategy": "mask", "options": {"keep": "2"}}
+    assert policy(session=dict(stuck)).session_settings == stuck
     found = policy(session={"strategy": "mask"}, strategy=pipeline("off"))
     assert found.pipeline.is_off
     assert found.session_settings == {"strategy": "mask"}
-
-
-def test_another_strategy_brings_its_own_options() -> None:
     found = policy(session={"strategy": "mask", "options": {"keep": 5}}, strategy=pipeline("recent"))
     assert found.session_settings == {"strategy": "recent", "options": {}}
-
-
-def test_options_alone_change_the_strategy_that_sticks() -> None:
     found = policy(session={"strategy": "mask"}, options={"keep": "7"})
     assert found.session_settings["options"] == {"keep": "7"}
     assert options_of(found)["keep"] == 7
@@ -103,9 +85,6 @@ def test_option_order_is_request_settings_defaults() -> None:
     made = policies(mask={"keep": 5, "min_tokens": 90})
     found = policy(made, strategy=pipeline("mask"), options={"keep": "2"})
     assert options_of(found) == {"keep": 2, "min_tokens": 90, "min_chars": 400, "paths": 0.4}
-
-
-def test_options_address_a_stage_by_name_or_bare_key() -> None:
     two = pipeline("half-window+extract")
     found = policy(strategy=two, options={"extract.max_tokens": "200", "min_rounds": 6})
     assert (options_of(found)["min_rounds"], options_of(found, 1)["max_tokens"]) == (6, 200)
@@ -120,17 +99,11 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
     assert raised.value.param == "X-Condenser-Options"
 
 
-@pytest.mark.parametrize(("body", "param"), [({"options": {"no_such": 1}}, "condenser.options")])
-def test_what_does_not_fit_is_named_as_in_the_body(body: dict[str, object], param: str) -> None:
-    with pytest.raises(BadRequest) as raised:
-        policies().policy(read([], {"strategy": "mask", **body}, None), {}, LessonScope("m"))
-    assert raised.value.param == param
-    assert raised.value.message.startswith(param)
-
-
-def test_off_has_no_ladder_and_all_else_ends_with_it() -> None:
-    assert policy(strategy=pipeline("off")).ladder == ()
-    assert [stage.name for stage in policy().ladder] == ["extract", "recent", "shorten"]
+def test_an_option_that_does_not_fit_is_named_as_in_the_body() -> None:
+    body = {"strategy": "mask", "options": {"no_such": 1}}
+    with pytest.raises(BadRequest, match=r"^condenser\.options") as raised:
+        policies().policy(read([], body, None), {}, LessonScope("m"))
+    assert raised.value.param == "condenser.options"
 
 
 def test_the_judge_is_never_the_summarizer() -> None:
@@ -143,9 +116,6 @@ def test_the_judge_is_never_the_summarizer() -> None:
     assert policy(made, model="gpt").roles["summarizer"].model == "writer"
 
 
-# -- window and budget -------------------------------------------------------------------------------------
-
-
 def test_window_order_is_request_model_settings_table() -> None:
     made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
     assert made.window(5_000, LessonScope("qwen")) == Window(5_000, "request")
@@ -154,11 +124,16 @@ def test_window_order_is_request_model_settings_table() -> None:
     assert policies().window(None, LessonScope("gpt-4o")) == Window(128_000, "bundled table")
 
 
-def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
+def test_a_window_that_is_unknown_or_stated_later_changes_the_policy() -> None:
     made = policies()
     assert str(made.window(None, LessonScope("no-such-model"))) == "unknown"
     assert policy(made, model="no-such-model").budget is None
     assert lowest_mark(made, "no-such-model") is None
+    stated: list[StatedWindow] = []
+    made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
+    assert policy(made, model="local").window.tokens is None
+    stated.append(StatedWindow(9_000, None, "llama.cpp"))
+    assert policy(made, model="local").window.tokens == 9_000
 
 
 @pytest.mark.parametrize(
@@ -180,61 +155,34 @@ def test_a_reserve_is_asked_set_or_an_eighth(settings: dict[str, Any], body: dic
     assert budget.reserve == reserve
 
 
-def test_a_model_may_have_marks_of_its_own() -> None:
+def test_marks_are_the_models_the_strategys_or_the_settings() -> None:
     made = policies(window=8_000, marks={"reserve": 0}, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
     own, general = policy(made, model="qwen").budget, policy(made).budget
     assert own is not None
     assert general is not None
     assert (own.trigger, general.trigger) == (4_000, 6_800)
-
-
-def test_the_lowest_mark_is_where_anything_can_happen_first() -> None:
+    made = policies(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
+    budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
+    assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
+    assert [budget and budget.target for budget in budgets] == [32_000, 60_000]
     assert lowest_mark(policies(window=8_000, marks={"reserve": 0, "prepare": 0.3})) == 2_400
     # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
     assert lowest_mark(policies(window=8_000, marks={"reserve": 0})) == 4_000
 
 
-def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
-    made = policies(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
-    budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
-    assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
-    assert [budget and budget.target for budget in budgets] == [32_000, 60_000]
-
-
-def test_the_ledgers_budget_is_that_of_the_settings() -> None:
-    budget = policy(policies(window=8_000, ledger={"rules_max_tokens": 7})).budget
-    assert budget is not None
-    assert budget.ledger == LedgerCaps(7)
-
-
-@pytest.mark.parametrize(
-    ("body", "asked"),
-    [
-        ({}, None),
-        ({"max_tokens": 5}, 5),
-        ({"max_tokens": 5, "max_completion_tokens": 6}, 6),
-        ({"max_tokens": 5, "max_completion_tokens": None}, 5),
-        ({"max_tokens": True}, None),
-        ({"max_tokens": "5"}, None),
-        ({"max_tokens": 0}, None),
-        ({"max_tokens": -5}, None),
-        ({"max_tokens": 5.0}, None),
-    ],
-)
-def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str, Any], asked: int | None) -> None:
-    assert limit_of(body) == asked
+def test_a_length_counts_only_where_it_is_a_positive_whole_number() -> None:
+    assert limit_of({"max_tokens": 5}) == limit_of({"max_tokens": 5, "max_completion_tokens": None}) == 5
+    assert limit_of({"max_tokens": 5, "max_completion_tokens": 6}) == 6
+    assert {limit_of({"max_tokens": odd}) for odd in (None, True, "5", 0, -5, 5.0)} == {None}
 
 
 def test_a_stated_window_goes_before_the_bundled_table() -> None:
     stated = StatedWindow(4_096, 3_000, "stated by TGI")
-    told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
+    told, set_too = (Policies(given, TABLE, {"gpt-4o": stated}.get) for given in (Settings(), Settings(window=9_000)))
     assert told.window(None, LessonScope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
     assert told.window(None, LessonScope("gpt-4")) == Window(8_192, "bundled table")
     assert told.window(5_000, LessonScope("gpt-4o")) == Window(5_000, "request")
-    assert (
-        Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, LessonScope("gpt-4o")).tokens
-        == 9_000
-    )
+    assert set_too.window(None, LessonScope("gpt-4o")).tokens == 9_000
 
 
 def test_a_ceiling_lowers_the_bundled_table_and_stands_where_it_has_nothing() -> None:
@@ -268,9 +216,6 @@ def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_
     assert known.window(5_000, scope, is_long=is_long).tokens == 5_000
 
 
-# -- made once ---------------------------------------------------------------------------------------------
-
-
 def test_only_equal_requests_share_a_policy() -> None:
     made = policies(strategy="mask")
     first = policy(made, options={"mask.keep": "3"})
@@ -284,11 +229,3 @@ def test_only_equal_requests_share_a_policy() -> None:
         {"options": {"mask.keep": "3"}, "session": {"memory": "off"}},
     )
     assert all(policy(made, **each) is not first for each in given)
-
-
-def test_a_later_stated_window_changes_the_policy() -> None:
-    stated: list[StatedWindow] = []
-    made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
-    assert policy(made, model="local").window.tokens is None
-    stated.append(StatedWindow(9_000, None, "llama.cpp"))
-    assert policy(made, model="local").window.tokens == 9_000

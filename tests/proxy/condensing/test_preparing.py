@@ -1,7 +1,5 @@
 """Preparing: works on a snapshot of one branch, for one tenant and model at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,13 +21,12 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import Message, chat
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
+pytestmark = pytest.mark.timeout(BOUND * 2)
 KEY = StoreKey("t", session_key("s"))
 WINDOW = 16_384
 MEGABYTE = 1024 * 1024
@@ -102,26 +99,6 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
         assert session is not None
         (judged,) = [each for each in session.condensations if each.trigger == Trigger.JUDGE]
         assert (judged.parent, judged.depth) == (None, 1)
-
-
-async def test_a_new_branch_does_not_take_anothers_work() -> None:
-    async def work(made: Condensation) -> Condensation:
-        return made
-
-    async with running(strategy="extract+half-window") as (built, _, _):
-        first = (await settled(built, chat_request(force="true"))).decision
-        assert (first.branch, first.applied is None) == ("main", False)
-        assert first.applied is not None
-        elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
-        intake, preparer = built.exchanges.intake, built.exchanges.decider.preparer
-        other, same = [
-            await intake.build_context(asked, Timing()) for asked in (chat_request(elsewhere), chat_request())
-        ]
-
-        built.background.start(work(first.applied), (KEY, "main"))
-        deadline = asyncio.get_running_loop().time() + BOUND
-        assert await preparer.wait_for_preparation(other, deadline) is None
-        assert await preparer.wait_for_preparation(same, deadline) == first.applied
 
 
 async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:

@@ -1,7 +1,5 @@
 """`condenser demo` from its command line to its exit code, with a short conversation."""
 
-from __future__ import annotations
-
 from contextlib import redirect_stdout
 from io import StringIO
 
@@ -28,7 +26,7 @@ def output() -> str:
     return printed.getvalue()
 
 
-def test_it_shows_an_overflow_and_that_the_proxy_avoids_it(output: str) -> None:
+def test_it_shows_an_overflow_that_the_proxy_avoids(output: str) -> None:
     assert f"and the window {WINDOW:,}: a model server refuses it" in " ".join(output.split())
     assert figures(output, "requests answered")[-3:] == [str(REQUESTS), "of", str(REQUESTS)]
     direct, trimmed, condensed = figures(output, f"overflows avoided (client sent over {WINDOW:,})")
@@ -36,16 +34,10 @@ def test_it_shows_an_overflow_and_that_the_proxy_avoids_it(output: str) -> None:
     assert int(trimmed) == int(condensed) > 10
     assert "condensed" in output
     assert max(map(len, output.splitlines())) <= 100
-
-
-def test_it_says_that_no_model_was_asked_and_what_it_cannot_show(output: str) -> None:
     text = " ".join(output.split())
     assert "No key, no model, nothing leaves this machine." in text
     assert "No model was asked" in text
     assert "What it cannot show: how good answers are." in text
-
-
-def test_what_was_planted_reaches_the_model_by_the_default_strategy(output: str) -> None:
     planted = figures(output, "planted facts that reach the model")
     assert planted == ["0", "of", "5", "1", "of", "5", "5", "of", "5"]
 
@@ -56,14 +48,13 @@ def test_it_shows_the_same_in_every_protocol(protocol: str, capsys: pytest.Captu
     assert figures(capsys.readouterr().out, "planted facts that reach the model")[-3:] == ["5", "of", "5"]
 
 
-def test_a_short_run_asks_for_the_same_planted_facts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run_asks_the_same_whatever_the_machines_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["demo", "--requests", "3"]) == OK
     output = capsys.readouterr().out
     assert figures(output, "planted facts that reach the model") == 3 * ["5", "of", "5"]
     assert figures(output, "a tool")[-3:] == 3 * ["no"]
-
-
-def test_machine_settings_change_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("CONDENSER_STRATEGY", "off")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")

@@ -1,8 +1,6 @@
 """What servers answered: bodies as they were published in issues, documentation and tests of other projects, shortened
 by members that say nothing of windows."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

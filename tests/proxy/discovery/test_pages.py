@@ -1,7 +1,5 @@
 """Reading the windows that servers have loaded from their answers, and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -61,25 +59,39 @@ def test_a_list_that_states_windows_is_enough(listed: object, stated: dict[str, 
     assert windows(windows_in(listed)) == stated
 
 
-def test_a_suffix_that_any_model_may_have_is_not_listed() -> None:
+def test_a_list_says_which_names_its_windows_hold_for() -> None:
     listed = windows_in(pages.OPENROUTER)
     assert listed is not None
     found = [listed.of(f"openai/gpt-4o{suffix}") for suffix in (":nitro", ":floor", ":online", ":free")]
     assert [window.window if window else None for window in found] == [128_000, 128_000, 128_000, None]
-
-
-def test_a_list_without_the_marks_of_a_host_may_state_ceilings() -> None:
     lists = pages.TOGETHER, pages.GROQ, pages.MOONSHOT
     readings = [reading for listed in lists if (reading := windows_in(listed))]
     assert [any(each.is_ceiling for each in reading.windows.values()) for reading in readings] == [False, False, True]
+    alone, router = windows_in(pages.LLAMA_CPP), windows_in(pages.LLAMA_CPP_ROUTER)
+    assert alone is not None
+    assert router is not None
+    assert (alone.of("gpt-4o"), router.of("gpt-4o")) == (StatedWindow(65_536, None, "stated by llama.cpp"), None)
+    reading = ASKED["/props"].read(
+        {"default_generation_settings": {"n_ctx": 0, "params": {}}, "role": "router"}, ServerKind.LLAMA_CPP
+    )
+    assert reading == Reading(ServerKind.LLAMA_CPP)
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [pages.LLAMA_CPP_OLDER, pages.OLLAMA, pages.LM_STUDIO, pages.LM_STUDIO_V0, pages.TGI, pages.LITELLM, pages.OPENAI],
-)
-def test_a_list_that_states_ceilings_or_nothing_is_not(listed: object) -> None:
-    assert windows_in(listed) is None
+def test_ceilings_and_odd_numbers_are_no_windows() -> None:
+    for listed in [
+        pages.LLAMA_CPP_OLDER,
+        pages.OLLAMA,
+        pages.LM_STUDIO,
+        pages.LM_STUDIO_V0,
+        pages.TGI,
+        pages.LITELLM,
+        pages.OPENAI,
+    ]:
+        assert windows_in(listed) is None
+    odd: list[object] = [0, -1, 1, 255, 10**12, True, None, "8192", 8192.0, [8192], {}]
+    for value in odd:
+        row = {"id": "m", "owned_by": "vllm", "max_model_len": value}
+        assert windows_in({"data": [row]}) is None
 
 
 @pytest.mark.parametrize(
@@ -113,20 +125,6 @@ def test_a_server_of_one_model_states_its_window_for_any_name(path: str, page: o
     assert reading.of("whatever-a-client-calls-it") == found
 
 
-def test_llama_cpp_answers_by_any_name_unless_it_routes_to_several_models() -> None:
-    alone, router = windows_in(pages.LLAMA_CPP), windows_in(pages.LLAMA_CPP_ROUTER)
-    assert alone is not None
-    assert router is not None
-    assert (alone.of("gpt-4o"), router.of("gpt-4o")) == (StatedWindow(65_536, None, "stated by llama.cpp"), None)
-
-
-def test_a_router_that_has_loaded_nothing_states_no_window() -> None:
-    reading = ASKED["/props"].read(
-        {"default_generation_settings": {"n_ctx": 0, "params": {}}, "role": "router"}, ServerKind.LLAMA_CPP
-    )
-    assert reading == Reading(ServerKind.LLAMA_CPP)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_what_another_server_answers_to_a_page_is_no_reading(page: Page) -> None:
     own = {
@@ -142,17 +140,13 @@ def test_what_another_server_answers_to_a_page_is_no_reading(page: Page) -> None
     assert told == own
 
 
-@pytest.mark.parametrize("value", [0, -1, 1, 255, 10**12, True, None, "8192", 8192.0, [8192], {}])
-def test_what_is_no_number_of_tokens_is_no_window(value: object) -> None:
-    row = {"id": "m", "owned_by": "vllm", "max_model_len": value}
-    assert windows_in({"data": [row]}) is None
-
-
-def test_an_unloaded_model_keeps_its_window() -> None:
+def test_only_a_server_that_loads_by_itself_keeps_an_unloaded_window() -> None:
     first = Reading(ServerKind.OLLAMA, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
     second = Reading(ServerKind.OLLAMA, {"a": StatedWindow(16_384, None, "")})
     assert windows(second.after(first)) == {"a": 16_384, "b": 8_192}
     assert windows(second.after(Reading(ServerKind.LM_STUDIO, first.windows))) == {"a": 16_384}
+    first = Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
+    assert windows(Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
 
 
 def test_a_restarted_server_has_the_window_it_states_now() -> None:
@@ -164,11 +158,6 @@ def test_a_restarted_server_has_the_window_it_states_now() -> None:
     assert [window and window.window for window in map(again.of, ("a", "b", "gpt-4o"))] == [8_192] * 3
     assert router.after(alone).of("gpt-4o") is None
     assert Reading(ServerKind.LLAMA_CPP).after(alone).windows == alone.windows
-
-
-def test_a_server_without_auto_loading_may_drop_a_model() -> None:
-    first = Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
-    assert windows(Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
 
 
 KEYS = st.sampled_from(

@@ -1,15 +1,17 @@
-"""What the endpoint of the Messages API reads and writes, byte by byte."""
+"""The endpoint of the Messages API: what it reads and writes, byte by byte, and what it counts."""
 
-from __future__ import annotations
-
+import base64
 import json
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
 
+from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
 from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.messages import MESSAGES_ENDPOINT as ENDPOINT
+from proxy.endpoints.messages import PER_CALL, TOOLS_PROMPT, MessagesCounter
 from proxy.endpoints.replies import ending, ending_in
 from proxy.errors import (
     BadRequest,
@@ -22,8 +24,9 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.http.headers import Headers
-from proxy.tokens.counter import Tokenizers
-from tests.support.messages_drafts import SYSTEM, TOOLS, request_of
+from proxy.tokens import media
+from proxy.tokens.counter import Counted, Tokenizers
+from tests.support.messages_drafts import SYSTEM, TOOLS, messages_conversations, request_of
 from tests.support.messages_upstream import error, events, text, thinking, tool_use, web_search
 from tests.support.prefixes import event
 from tests.support.strict_messages import refusal_of
@@ -37,21 +40,17 @@ CONTENT = [
     {"id": "toolu_1", **tool_use("read", {"path": "ä", "deep": {"a": [1, None]}})},
 ]
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 3, "output_tokens": 7}
+ENDED = {"stop_reason": "tool_use", "stop_sequence": None, "usage": USAGE}
 MESSAGE: Json = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
     "model": "claude-x",
     "content": CONTENT,
-    "stop_reason": "tool_use",
-    "stop_sequence": None,
-    "usage": USAGE,
+    **ENDED,
 }
 STREAM = b"".join(events(MESSAGE))
 IN_EVENTS: Headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-
-
-# -- replies -----------------------------------------------------------------------------------------------
 
 
 def test_a_stream_that_failed_or_has_not_ended_is_not_captured() -> None:
@@ -61,24 +60,19 @@ def test_a_stream_that_failed_or_has_not_ended_is_not_captured() -> None:
         assert capture.items() == ()
 
 
-@pytest.mark.parametrize("is_complete", [True, False])
-def test_the_ending_of_a_reply_is_that_of_its_text(is_complete: bool) -> None:
-    said = "A long answer to a short question. " * 20
-    message = {**MESSAGE, "content": [text(said)]}
-    expected = ending(said)
-    assert ending_in(b"".join(events(message)), ENDPOINT.text_places, is_complete=is_complete) == expected
-    assert ending_in(json.dumps(message).encode(), ENDPOINT.text_places, is_complete=True) == expected
-
-
-def test_the_last_event_is_found_only_where_a_line_begins() -> None:
+def test_a_reply_has_its_last_event_and_the_ending_of_its_text() -> None:
+    for is_complete in [True, False]:
+        said = "A long answer to a short question. " * 20
+        message = {**MESSAGE, "content": [text(said)]}
+        expected = ending(said)
+        assert ending_in(b"".join(events(message)), ENDPOINT.text_places, is_complete=is_complete) == expected
+        assert ending_in(json.dumps(message).encode(), ENDPOINT.text_places, is_complete=True) == expected
     assert ENDPOINT.last_event_at(STREAM, b"") == STREAM.rindex(b"event: message_stop")
     nameless = b'data: {"type": "message_stop"}\n\n'
     assert ENDPOINT.last_event_at(nameless, b"\n") == 0
     assert ENDPOINT.last_event_at(b"event: message_stop\n", b'"') == -1
     assert ENDPOINT.last_event_at(STREAM[: STREAM.index(b"event: message_delta")], b"") == -1
 
-
-# -- errors ------------------------------------------------------------------------------------------------
 
 ERRORS = [
     (BadRequest("No."), "invalid_request_error"),
@@ -96,20 +90,14 @@ def test_each_error_has_a_kind_that_the_vendor_knows(ours: ProxyError, kind: str
     body = json.loads(ENDPOINT.error_body(ours))
     assert (body["type"], body["error"]["type"], body["error"]["code"]) == ("error", kind, ours.code)
     assert body["error"]["message"].endswith(ours.message)
+    assert body["error"]["message"].startswith("prompt is too long: ") is isinstance(ours, ContextLengthExceeded)
     assert ENDPOINT.error_event(ours, b"") == b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
-
-
-def test_a_prompt_that_cannot_fit_is_refused_in_anthropics_words() -> None:
-    body = json.loads(ENDPOINT.error_body(ContextLengthExceeded("The tools alone are too long.")))
-    assert body["error"]["message"].startswith("prompt is too long: ")
 
 
 def test_the_upstreams_own_error_stays_as_it_is() -> None:
     theirs = json.dumps(error("invalid x-api-key", "authentication_error")).encode()
     assert ENDPOINT.error_body(CredentialRefused(401, theirs)) == theirs
 
-
-# -- own calls ---------------------------------------------------------------------------------------------
 
 VIEW = json.dumps(
     [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, *request_of([])["messages"]]
@@ -147,9 +135,6 @@ def test_an_answer_says_why_it_ended_in_the_words_of_chat(reason: str | None, fi
     assert ENDPOINT.answers({"error": {}}, 0) is None
 
 
-# -- requests ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("block", "is_text"),
     [
@@ -165,39 +150,107 @@ def test_only_blocks_whose_bytes_bound_their_tokens_count_as_text(block: Json, i
     assert ENDPOINT.look({"role": "user", "content": [block]}) == ("user", is_text)
 
 
-@pytest.mark.parametrize("value", ["hi", {"content": "hi"}, {"role": 1}])
-def test_what_is_no_message_is_refused(value: object) -> None:
-    with pytest.raises(MalformedElement):
-        ENDPOINT.look(value)
-
-
-def test_a_search_is_told_from_the_clients_calls() -> None:
+def test_a_search_and_a_side_call_are_told_and_no_message_refused() -> None:
     said = ENDPOINT.said(json.dumps(MESSAGE).encode())
     assert said is not None
     assert (said.calls_memory, said.has_client_calls) == (False, True)
     assert ENDPOINT.said(b'{"type": "error"}') is None
-
-
-@pytest.mark.parametrize(
-    ("model", "factor"),
-    [
-        ("claude-3-5-sonnet-20241022", 1.18),
-        ("claude-sonnet-4-20250514", 1.18),
-        ("anthropic/claude-opus-4.6", 1.18),
-        ("claude-opus-4-8", 1.53),
-        ("claude-opus-5", 1.53),
-        ("claude-from-next-year", 1.53),
-        ("glm-5", 1.0),
-    ],
-)
-def test_tokens_of_a_claude_are_guessed_by_its_family(model: str, factor: float) -> None:
-    said = "The quick brown fox jumps over the lazy dog. " * 40
-    tokenizers = Tokenizers()
-    count, plain = (tokenizers.for_model(each, ENDPOINT.counter).text(said) for each in (model, "gpt-4o"))
-    assert count == round(plain * factor)
-
-
-def test_a_side_call_for_a_title_is_offered_no_tool() -> None:
     schema = {"output_config": {"format": {"type": "json_schema", "schema": {}}}}
     uses = [ENDPOINT.tool_use({**schema, **more}) for more in ({}, {"tools": TOOLS})]
     assert [use is not None and use.takes_another for use in uses] == [False, True]
+    for value in ["hi", {"content": "hi"}, {"role": 1}]:
+        with pytest.raises(MalformedElement):
+            ENDPOINT.look(value)
+
+
+FAMILIES = {
+    1.18: ("claude-3-5-sonnet-20241022", "claude-sonnet-4-20250514", "anthropic/claude-opus-4.6"),
+    1.53: ("claude-opus-4-8", "claude-opus-5", "claude-from-next-year"),
+    1.0: ("glm-5",),
+}
+
+
+def test_tokens_of_a_claude_are_guessed_by_its_family() -> None:
+    said, tokenizers = "The quick brown fox jumps over the lazy dog. " * 40, Tokenizers()
+    plain = tokenizers.for_model("gpt-4o", ENDPOINT.counter).text(said)
+    for factor, models in FAMILIES.items():
+        for model in models:
+            assert tokenizers.for_model(model, ENDPOINT.counter).text(said) == round(plain * factor), model
+
+
+BY_WORD = MessagesCounter("any", lambda text: len(text.split()), media.media_prices("claude-sonnet-4-5"))
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
+
+
+def picture(width: int, height: int) -> dict[str, Any]:
+    data = base64.b64encode(PNG + width.to_bytes(4, "big") + height.to_bytes(4, "big")).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def tokens(*content: Any) -> int:
+    return BY_WORD.message({"role": "user", "content": list(content)}) - PER_MESSAGE
+
+
+def test_texts_calls_results_and_thinking_have_their_costs() -> None:
+    assert BY_WORD.message({"role": "user", "content": "one two"}) == PER_MESSAGE + 2
+    assert tokens({"type": "text", "text": "one two", "cache_control": {"type": "ephemeral"}}) == 2
+    assert tokens({"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": "b c"}}) == PER_CALL + 3
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "one two"}]}
+    assert tokens(result) == PER_CALL + 2
+    assert counted({"type": "thinking", "thinking": "one two", "signature": "x" * 600}) == (2, False)
+    assert counted({"type": "thinking", "thinking": "", "signature": "x" * 600}) == (0, True)
+    assert counted({"type": "redacted_thinking", "data": "x" * 600}) == (0, True)
+
+
+def counted(*content: Any) -> Counted:
+    count = BY_WORD.counted({"role": "user", "content": list(content)})
+    return count._replace(tokens=count.tokens - PER_MESSAGE)
+
+
+def test_media_are_priced_and_never_tokenized() -> None:
+    for size, cost in [((750, 100), 108), ((4_000, 400), 336), ((3_000, 3_000), 1_568)]:
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [picture(*size)]}
+        assert (tokens(picture(*size)), tokens(result)) == (cost, PER_CALL + cost)
+    far = {"type": "image", "source": {"type": "url", "url": "https://moss.example"}}
+    scan = base64.b64encode(b"%PDF-1.4 1 0 obj <</Type /Page>> endobj" + b"x" * 9_000).decode()
+    page = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": scan}}
+    assert counted(page) == (1_500, False)
+    fetched = {"type": "web_fetch_result", "url": "https://moss.example", "content": page}
+    assert counted({"type": "web_fetch_tool_result", "tool_use_id": "a", "content": fetched}) == (
+        PER_CALL + 1_500,
+        False,
+    )
+    for unknown in (far, {"type": "document", "source": {"type": "file", "file_id": "f"}}, {"type": "novel", "x": "y"}):
+        assert counted(unknown) == (0, True)
+    plain = {"type": "document", "title": "a title", "source": {"type": "text", "data": "one two"}}
+    assert counted(plain) == (4, False)
+
+
+def test_what_the_vendors_tools_have_found_counts_as_text() -> None:
+    found = {"type": "web_search_result", "title": "one two", "encrypted_content": "x" * 9_000}
+    count = counted({"type": "web_search_tool_result", "tool_use_id": "a", "content": [found]})
+    assert PER_CALL + 2 <= count.tokens < PER_CALL + 20
+    assert count.unpriced
+    names = {
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": "a"}],
+    }
+    assert not counted({"type": "tool_search_tool_result", "tool_use_id": "a", "content": names}).unpriced
+
+
+def test_the_system_prompt_and_tools_cost_what_stands_outside_of_the_list() -> None:
+    system = [{"type": "text", "text": "Be brief."}]
+    assert BY_WORD.overhead({}) == REPLY_PRIMING
+    assert BY_WORD.overhead({"system": "Be brief."}) == BY_WORD.overhead({"system": system}) == REPLY_PRIMING + 2
+    tool = {"name": "read", "description": "Reads a file", "input_schema": {"type": "object"}}
+    assert BY_WORD.overhead({"tools": [tool]}) == REPLY_PRIMING + TOOLS_PROMPT + 3
+    marked = {**tool, "cache_control": {"type": "ephemeral"}}
+    assert BY_WORD.overhead({"tools": [marked]}) == BY_WORD.overhead({"tools": [tool]})
+
+
+@given(messages_conversations(at_most=8))
+def test_a_message_of_a_conversation_costs_about_its_text(messages: list[dict[str, Any]]) -> None:
+    by_letter = MessagesCounter("any", len, media.media_prices("gpt-4o"))
+    for message in messages:
+        assert by_letter.chars(message) > 0
+        assert by_letter.message(message) > PER_MESSAGE

@@ -1,7 +1,5 @@
 """Who is admitted, who waits, and who is refused."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -10,8 +8,6 @@ import pytest
 from proxy.errors import Overloaded
 from proxy.http.admission import PEAK, SMALL, Admission, Place, Refusal
 from proxy.settings import LimitSettings
-
-pytestmark = pytest.mark.anyio
 
 
 def admission(most: int = 2, *, refused: list[Refusal] | None = None, **limits: Any) -> Admission:
@@ -112,9 +108,6 @@ async def test_a_body_waits_until_its_peak_has_room() -> None:
     one.ease()
     (await other).leave()
     one.leave()
-
-
-async def test_the_largest_body_is_served_alone() -> None:
     door = admission(3, bodies=PEAK * 100)
     small = await entered(door, "a", 1)
     large = entering(door, "b", 1_000)

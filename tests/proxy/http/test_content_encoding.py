@@ -1,7 +1,5 @@
 """A decoder keeps no more of a body than it needs."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

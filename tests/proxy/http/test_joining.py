@@ -1,7 +1,5 @@
 """Heads of replies are sent with the first part of the body, or alone if nothing follows at once."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterable
@@ -104,16 +102,6 @@ def test_replies_on_one_connection_come_whole_and_in_order() -> None:
         said = _received(url, GET + LAST)
     assert said.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert said.count(b"\r\n\r\n493e0\r\n" + large + b"\r\n0\r\n\r\n") == 2
-
-
-def test_a_reply_without_a_body_is_sent() -> None:
-    with serve(_answering(b"", status=204), lifespan="off", http=HTTP) as url:
-        assert _received(url, LAST).startswith(b"HTTP/1.1 204 No Content\r\n")
-
-
-def test_bytes_that_are_not_http_get_an_error() -> None:
-    with serve(_answering(b""), lifespan="off", http=HTTP) as url:
-        assert _received(url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 def test_a_client_has_the_head_while_the_body_is_still_awaited() -> None:

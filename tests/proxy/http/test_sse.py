@@ -1,7 +1,5 @@
 """The event reader: the same events, wherever the bytes are cut."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -22,10 +20,6 @@ def read(*chunks: bytes) -> list[str]:
 @pytest.mark.parametrize("at", range(1, len(STREAM)))
 def test_a_cut_at_any_byte_changes_nothing(at: int) -> None:
     assert read(STREAM[:at], STREAM[at:]) == EVENTS
-
-
-def test_an_incomplete_event_is_not_yielded() -> None:
-    assert read(b"data: half") == []
 
 
 def test_an_unfinished_line_is_not_searched_again_with_each_chunk() -> None:

@@ -1,7 +1,5 @@
 """Learning from replies, and sharing what was learned."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Offset, slope and price of a picture: what prompts teach, and how little one prompt can do."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,33 +50,30 @@ def test_one_prompt_moves_what_is_expected_by_at_most_a_twentieth(lesson: Lesson
         assert abs(after.slope - LEARNED.slope) <= STEP * LEARNED.slope + 1e-6
 
 
-@pytest.mark.parametrize("lesson", [prompt(2_000, 5_500), prompt(2_000, 1_200), growth(900, 2_500), growth(900, 500)])
-def test_a_prompt_off_by_more_than_a_factor_of_two_teaches_nothing(lesson: Lesson) -> None:
-    assert LEARNED.taught_by(lesson) == LEARNED._replace(line=Votes(20, 1))
+def test_odd_prompts_teach_nothing() -> None:
+    for lesson in [prompt(2_000, 5_500), prompt(2_000, 1_200), growth(900, 2_500), growth(900, 500)]:
+        assert LEARNED.taught_by(lesson) == LEARNED._replace(line=Votes(20, 1))
+    assert taught(OWN, prompt(1_653, 27_000)) == OWN
 
 
 @given(lessons)
-def test_the_first_prompt_is_one_of_many(lesson: Lesson) -> None:
+def test_the_first_prompts_are_some_of_many_and_set_nothing_implausible(lesson: Lesson) -> None:
     after = OWN.taught_by(lesson)
     for text in (lesson.text, 600, 6_000, 60_000):
         assert abs(expected(after, text) - text) <= 1.21 * STEP * text + 1  # the whole step is that of `lesson.text`
-
-
-def test_the_first_prompts_lead_to_what_they_show() -> None:
-    chinese = taught(OWN, *[prompt(9_000, 23_000)] * 20)
-    assert expected(chinese, 9_000) == pytest.approx(23_000, rel=0.01)
-    assert taught(OWN, *[prompt(2_000, 7_800)] * 3, *[prompt(3_000, 3_200)] * 3).slope < 1.1
-
-
-@given(lessons)
-def test_a_first_prompt_sets_nothing_that_is_not_plausible(lesson: Lesson) -> None:
     first = OWN.taught_by(lesson)
     assert MIN_SLOPE <= first.slope <= MAX_SLOPE
     assert 0 <= first.offset <= MAX_FIRST_OFFSET
 
 
-def test_reasoning_that_was_not_counted_teaches_nothing() -> None:
-    assert taught(OWN, prompt(1_653, 27_000)) == OWN
+def test_prompts_lead_to_what_they_show() -> None:
+    chinese = taught(OWN, *[prompt(9_000, 23_000)] * 20)
+    assert expected(chinese, 9_000) == pytest.approx(23_000, rel=0.01)
+    assert taught(OWN, *[prompt(2_000, 7_800)] * 3, *[prompt(3_000, 3_200)] * 3).slope < 1.1
+    texts = [200, 4_000, 900, 12_000, 400, 2_500] * 12
+    figures = taught(OWN, *[prompt(text, 300 + 1.3 * text) for text in texts])
+    for text in (300, 3_000, 30_000):
+        assert expected(figures, text) == pytest.approx(300 + 1.3 * text, rel=0.02)
 
 
 def test_lessons_of_many_move_when_more_contradict_them() -> None:
@@ -87,13 +82,6 @@ def test_lessons_of_many_move_when_more_contradict_them() -> None:
     assert taught(LEARNED, *odd).slope == LEARNED.slope
     assert taught(LEARNED, *odd, odd[0]).slope > LEARNED.slope
     assert taught(LEARNED, *odd, *odd, *odd, *odd).slope > 3
-
-
-def test_figures_come_to_what_the_upstream_counts() -> None:
-    texts = [200, 4_000, 900, 12_000, 400, 2_500] * 12
-    figures = taught(OWN, *[prompt(text, 300 + 1.3 * text) for text in texts])
-    for text in (300, 3_000, 30_000):
-        assert expected(figures, text) == pytest.approx(300 + 1.3 * text, rel=0.02)
 
 
 @given(lessons, st.integers(-90_000, 90_000))
@@ -124,7 +112,7 @@ def test_figures_come_back_from_the_store_as_they_were(several: list[Lesson], er
     assert decoded(encoded(figures)) == figures
 
 
-@pytest.mark.parametrize("rubbish", [b"", b"[]", b"{}", b'{"v":1}', b"[0,90,[1,0],null,[0,0],0,0]", b'["x",1]'])
-def test_rubbish_is_no_figures(rubbish: bytes) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        decoded(rubbish)
+def test_rubbish_is_no_figures() -> None:
+    for rubbish in [b"", b"[]", b"{}", b'{"v":1}', b"[0,90,[1,0],null,[0,0],0,0]", b'["x",1]']:
+        with pytest.raises((ValueError, TypeError)):
+            decoded(rubbish)

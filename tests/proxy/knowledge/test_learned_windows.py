@@ -1,7 +1,5 @@
 """What is learned of a model's window: lower only, shared, and forgotten in time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +15,6 @@ from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
 from tests.support.virtual_time import Clock
-
-pytestmark = pytest.mark.anyio
 
 MODEL, TTL = LessonScope("m", "tenant"), 1_000
 
@@ -68,7 +64,6 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     async with learning(store=store) as learned:
         learned.learn(MODEL, 4_096)
         await learned.tasks.idle()
-
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
             assert other.window(MODEL) == learned.window(MODEL)
             assert elsewhere.window(MODEL) is None
@@ -158,21 +153,11 @@ async def test_what_is_learned_while_writing_is_written_too() -> None:
         await store.told.wait()
         learned.learn(MODEL, 4_096)
         store.gate.set()
-
     async with learning(store=store) as another:
         window = another.window(MODEL)
         assert window is not None
         assert window.tokens == 4_096
     await store.close()
-
-
-async def test_a_window_holds_for_its_tenant_alone() -> None:
-    async with learning() as learned:
-        learned.learn(MODEL, 4_096)
-        another = MODEL._replace(tenant="another")
-        learned.accepted(another, 9_000)
-        assert (known(learned), known(learned, another)) == (4_096, None)
-        assert [each for each, _ in learned.known()] == [MODEL]
 
 
 async def test_each_change_of_a_window_has_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

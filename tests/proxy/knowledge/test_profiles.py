@@ -1,7 +1,5 @@
 """What an error says of the form that a server takes, and what is remembered of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -71,39 +69,27 @@ def test_what_is_refused_is_read_in_every_wording(message: str, taught: Profile)
     assert profile_after(500, error(message)) == taught
 
 
-@pytest.mark.parametrize("message", ORDINARY)
-def test_other_errors_teach_nothing(message: str) -> None:
-    assert profile_after(400, error(message)) == ANY
-
-
-@pytest.mark.parametrize("status", [200, 401, 404, 429, 502, 503])
-def test_a_status_of_another_kind_teaches_nothing(status: int) -> None:
-    assert profile_after(status, error(SAID[0][0])) == ANY
-
-
-def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
+def test_other_errors_and_statuses_teach_nothing() -> None:
+    for message in ORDINARY:
+        assert profile_after(400, error(message)) == ANY
+    for status in (200, 401, 404, 429, 502, 503):
+        assert profile_after(status, error(SAID[0][0])) == ANY
     body = error("Bad request: " + "x" * MAX_READ + " Conversation roles must alternate user/assistant")
     assert profile_after(400, body) == ANY
 
 
-def test_a_restriction_that_the_request_was_written_under_is_not_named_again() -> None:
+def test_what_is_refused_is_learned_for_its_model_beside_the_settings() -> None:
     assert restriction_in(400, error(SAID[0][0]), ANY) == ALTERNATES
     assert restriction_in(400, error(SAID[0][0]), ALTERNATING) is None
-
-
-def test_lessons_hold_for_their_model_beside_the_settings() -> None:
     profiles = Profiles(lambda _: NAMELESS)
     profiles.learn(LessonScope("m", "t"), [ALTERNATES])
     profiles.learn(LessonScope("m", "t"), [])
     assert profiles.for_model(LessonScope("m", "t")) == Profile(alternate_roles=True, assistant_name=False)
     assert profiles.for_model(LessonScope("another", "t")) == NAMELESS
-
-
-def test_requests_under_way_together_all_add_their_marks() -> None:
-    profiles = Profiles()
+    alone = Profiles()
     for named in (ALTERNATES, Restriction("middle_system", False), ALTERNATES):
-        profiles.learn(LessonScope("m", "t"), [named])
-    assert profiles.for_model(LessonScope("m", "t")) == Profile(alternate_roles=True, middle_system=False)
+        alone.learn(LessonScope("m", "t"), [named])
+    assert alone.for_model(LessonScope("m", "t")) == Profile(alternate_roles=True, middle_system=False)
 
 
 def test_only_so_many_scopes_are_remembered() -> None:

@@ -1,7 +1,5 @@
 """Anchors and scales: the estimate of a request, and what it means for views of another size."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -67,24 +65,18 @@ FIRST = prompt_of(transcript(*TALK))
 NEXT = prompt_of(transcript(*TALK, "d" * 500, "e" * 100))
 
 
-def test_only_what_the_upstream_has_not_counted_is_estimated() -> None:
+def test_a_conversation_has_a_slope_of_its_own_for_what_is_new() -> None:
     assert abs(expected(NEXT, LINE, anchored(FIRST, 2_000)) - (2_000 + 1.5 * 600)) <= 1
-
-
-def test_a_conversation_has_a_slope_of_its_own() -> None:
     known = anchored(FIRST, 2_000, slope=Slope(2.5, 400))
     assert abs(expected(NEXT, LINE, known) - (2_000 + 2.5 * 600)) <= 1
     elsewhere = prompt_of(transcript("another", *TALK))
     assert abs(expected(elsewhere, LINE, None, stored=known) - (700 + 2.5 * elsewhere.own)) <= 1
 
 
-def test_a_slope_follows_what_a_conversation_grows_by() -> None:
+def test_a_slope_follows_growth_by_any_counter() -> None:
     slope = Slope(1.0, 100).after(300, 780)
     assert slope == Slope(2.2, 400)
     assert slope.after(0, 50) == slope
-
-
-def test_a_slope_by_another_counter_counts_as_far_as_it_was_shown() -> None:
     assert Slope(1.0, 10_000).converted(100, 50, usual=1.0).value == pytest.approx(2.0, abs=0.01)
     assert Slope(1.5, 2).converted(240, 340, usual=1.0).value == pytest.approx(1.0, abs=0.01)
 
@@ -95,14 +87,11 @@ def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
     assert abs(expected(later, OWN, anchored(FIRST, 2_000)) - (2_000 + 500 + longer + 40)) <= 1
 
 
-def test_an_anchor_holds_though_another_counter_counts_now() -> None:
+def test_an_anchor_holds_with_another_counter_unless_that_counted_a_change() -> None:
     now = prompt_of(transcript(*TALK, "d" * 500), counter="another")
     grown = growth(anchored(FIRST, 2_000), now, OWN)
     assert grown is not None
     assert grown.text == 500
-
-
-def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
     now = prompt_of(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now, OWN) is None
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f"), OWN) is None
@@ -131,16 +120,10 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated() -> None:
     assert abs(known.expected(view, "c1") - (2 * 256 + text.tokens)) <= 20
 
 
-def test_nothing_learned_leaves_our_own_count() -> None:
+def test_what_is_not_learned_changes_little() -> None:
     assert calibration_for(NEXT, OWN, None, None, 50_000) == UNCALIBRATED
-
-
-def test_an_upstream_that_counts_alike_changes_no_number() -> None:
     scale = calibration_for(NEXT, OWN, anchored(FIRST, FIRST.own), None, 50_000).scale
     assert (scale.offset, scale.slope) == (0, 1.0)
-
-
-def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
     assert calibration_for(NEXT, LINE._replace(offset=30_000), None, None, 4_000).scale.offset <= 1_000
 
 
@@ -167,14 +150,11 @@ def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() ->
     assert longest_anchor(anchors, SCOPE, NEXT.transcript.digests) is None
 
 
-def test_an_anchor_stands_in_what_begins_with_its_view() -> None:
+def test_an_anchor_stands_in_its_view_and_comes_back_from_the_store() -> None:
     anchor = anchored(FIRST, 2_000)
     assert stands_in(anchor, NEXT.transcript.digests)
     assert not stands_in(anchor, transcript("x", *TALK).digests)
     assert not stands_in(anchor, FIRST.transcript.digests[:2])
-
-
-def test_an_anchor_comes_back_from_the_store_as_it_was() -> None:
     anchor = anchored(FIRST, 2_000, "c1")
     row = json.loads(json.dumps(anchor))
     assert from_row(row) == anchor

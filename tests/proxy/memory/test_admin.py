@@ -1,7 +1,5 @@
 """`condenser memory`: its output and exit codes, and cards that are added, forgotten or shared."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -11,9 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.sessions.cards import with_card, without_cards
-from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Session
-from proxy.store.base import Snapshot
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
@@ -41,14 +37,6 @@ def stage(store_file: Path) -> Iterator[Stage]:
         yield built
 
 
-def test_sessions_export_gives_the_documents_array_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "sessions", "export", "mine", "--memory", "--url", stage.proxy.url)
-    assert code == 0
-    exported = json.loads(out)
-    assert [{key: card[key] for key in ("content", "type", "tags")} for card in exported] == CARDS
-    assert {key for card in exported for key in card} == {"content", "type", "tags", "created_at", "source"}
-
-
 class Command:
     """`condenser memory` with a proxy; each call gives what was printed, or the error behind exit code 1."""
 
@@ -72,18 +60,12 @@ def memory(stage: Stage, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(stage, capsys)
 
 
-# -- the command -------------------------------------------------------------------------------------------
-
-
-def test_cards_are_listed_as_aligned_lines(memory: Command) -> None:
+def test_cards_are_listed_as_aligned_lines_with_their_messages(memory: Command) -> None:
     head, fig, water = memory("list", "mine").splitlines()
     assert head.split()[:3] == ["CARD", "TYPE", "ROLE"]
     assert fig[head.index("CONTENT") :] == CARD
     assert "fig,names" in fig
     assert water.split()[1:3] == ["constraint", "user"]
-
-
-def test_a_list_says_which_messages_a_card_is_of(memory: Command) -> None:
     memory("add", "mine", "The well is dry.")
     head, fig, _, well = memory("list", "mine").splitlines()
     # No message has the words of the first one: it is of all that its condensation stands for.
@@ -97,6 +79,8 @@ def test_a_list_as_json_is_the_array_that_the_export_has(memory: Command, capsys
     assert [card.content for card in from_json(array)] == [card["content"] for card in CARDS]
     exported = run(capsys, "sessions", "export", "mine", "--url", memory._url)[1]
     assert json.loads(exported)["memory"] == array
+    alone = json.loads(run(capsys, "sessions", "export", "mine", "--memory", "--url", memory._url)[1])
+    assert [card["content"] for card in alone] == [card["content"] for card in CARDS]
 
 
 def test_a_search_prints_what_was_found_with_its_place(memory: Command) -> None:
@@ -140,11 +124,6 @@ def test_an_unusable_import_ends_with_1(memory: Command, tmp_path: Path, text: s
     assert (code, "No such file" in err) == (1, True)
 
 
-def test_a_scope_is_named_by_its_name(memory: Command) -> None:
-    assert CARD in memory("list", "scope:home")
-    assert memory("forget", "scope:home", "--all") == "forgot 2 cards\n"
-
-
 def test_what_is_not_there_or_wrong_ends_with_1_and_says_why(memory: Command) -> None:
     assert memory.refused("list", "nobody") == (1, "condenser: there is no session nobody\n")
     code, err = memory.refused("forget", "mine", "0123456789abcdef")
@@ -166,13 +145,12 @@ def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.Capture
     assert run(capsys, "memory", *words)[0] == 2
 
 
-def test_what_a_card_says_is_printed_without_control_characters(memory: Command) -> None:
+def test_a_scope_is_named_by_its_name_and_cards_printed_plainly(memory: Command) -> None:
     memory("add", "mine", "The well \x1b[2J is \x07dry.")
     for out in (memory("list", "mine"), memory("search", "mine", "well")):
         assert all(char.isprintable() or char == "\n" for char in out)
-
-
-# -- editing -----------------------------------------------------------------------------------------------
+    assert CARD in memory("list", "scope:home")
+    assert memory("forget", "scope:home", "--all") == "forgot 2 cards\n"
 
 
 def card(content: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> MemoryCard:
@@ -191,11 +169,15 @@ def contents_of(session: Session) -> list[str]:
     return [each.content for each in session.cards()]
 
 
-def test_a_card_is_forgotten_with_all_that_says_the_same() -> None:
+def test_a_card_is_told_once_and_forgotten_with_its_twins() -> None:
     one, again = card("The port is 9090.", condensation="c1"), card("the port is 9090", condensation="c2")
     both = session(condensation("c1", one), condensation("c2", again, at=1.0))
     assert contents_of(without_cards(both, {one.id})) == []
     assert set(without_cards(both, {one.id}).forgotten_ids) == {one.id, again.id}
+    one = card("The port is 9090.", condensation="c1")
+    changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
+    assert [each.content for each in changed.cards(())] == ["The port is 9090."]
+    assert without_cards(changed, {one.id}).cards(()) == []
 
 
 def test_a_tools_card_is_forgotten_and_the_users_twin_stays() -> None:
@@ -205,22 +187,3 @@ def test_a_tools_card_is_forgotten_and_the_users_twin_stays() -> None:
     )
     both = session(condensation("c1", tool), condensation("c2", user, at=1.0))
     assert contents_of(without_cards(both, {tool.id})) == ["The port is 9090."]
-
-
-def test_a_forgotten_card_that_a_person_writes_again_is_told_again() -> None:
-    one = card("The port is 9090.", condensation="c1")
-    gone = without_cards(session(condensation("c1", one)), {one.id})
-    assert contents_of(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
-
-
-def test_a_persons_card_hides_its_twin() -> None:
-    one = card("The port is 9090.", condensation="c1")
-    changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
-    assert [each.content for each in changed.cards(())] == ["The port is 9090."]
-    assert without_cards(changed, {one.id}).cards(()) == []
-
-
-def test_what_was_added_and_forgotten_is_stored() -> None:
-    changed = without_cards(with_card(session(), card("A.")), {"x"})
-    again = Records().session(Snapshot(encode_session(changed), 0))
-    assert again == changed

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -20,73 +18,55 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_off_is_always_the_first_row(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(recorded), "--strategy", "recent,off,extract", "--window", "1024"]) == 0
-
-    rows = capsys.readouterr().out.splitlines()[4:7]
-
-    assert [row.split()[0] for row in rows] == ["off", "recent", "extract"]
-
-
-def test_the_default_window_is_said_to_be_one(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(recorded), "--limit", "1"]) == 0
-
-    assert "1 conversation, no model named, window 8,192 (default, none is known)" in capsys.readouterr().out
-
-
-def test_a_known_model_brings_its_own_window(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_model_and_window_and_begins_with_off(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(recorded), "--limit", "1", "--strategy", "recent,off"]) == 0
+    out = capsys.readouterr().out
+    assert "1 conversation, no model named, window 8,192 (default, none is known)" in out
+    assert [row.split()[0] for row in out.splitlines()[4:6]] == ["off", "recent"]
     assert main(["replay", str(recorded), "--limit", "1", "--model", "gpt-4o", "--strategy", "recent"]) == 0
-
     assert "gpt-4o, window 128,000 (bundled table)" in capsys.readouterr().out
 
 
 def test_json_has_the_figures_of_every_strategy(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(recorded), "--strategy", "recent", "--window", "1024", "--json"]) == 0
-
-    document = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
     off, recent = document["strategies"]
-
     assert (document["conversations"], document["window"]) == (2, 1_024)
     assert (off["requests"], off["saved_share"], recent["overflows"]) == (32, 0, 0)
     assert 0 < recent["saved_share"] < 1
     assert recent["intervals"]["saved"][1] <= recent["saved_share"] <= recent["intervals"]["saved"][2]
     assert [each["strategy"] for each in document["each"]] == ["off", "recent"] * 2
+    assert printed.err == ""
 
 
 def test_a_file_that_cannot_be_read_exits_2_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.json"
     path.write_text('{"messages": [')
-
     assert main(["replay", str(path)]) == 2
-
     assert capsys.readouterr().err.startswith(f"condenser: {path}: line 1: is not JSON")
 
 
-def test_html_is_a_page_with_plots_that_stands_alone(recorded: Path, tmp_path: Path) -> None:
+def test_html_is_a_page_with_plots_that_stands_alone(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = tmp_path / "report.html"
-
     assert main(["replay", str(recorded), "--strategy", "recent", "--window", "1024", "--html", str(report)]) == 0
-
+    assert main(["replay", str(recorded), "--strategy", "off", "--html", str(tmp_path)]) == 1
+    assert "Is a directory" in capsys.readouterr().err
     text = report.read_text("utf-8")
     assert text.count("<summary>Table: Tokens sent") == 2
     assert "window 1,024" in text
     assert text.count('<svg viewBox="0 0 760') == text.count("<summary>Table: ")
 
 
-def test_an_unwritable_report_exits_1(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(recorded), "--strategy", "off", "--html", str(tmp_path)]) == 1
-
-    assert "Is a directory" in capsys.readouterr().err
-
-
 def test_a_terminal_gets_a_progress_bar(recorded: Path) -> None:
     screen, terminal = os.openpty()
     command = [sys.executable, "-m", "proxy", "replay", str(recorded), "--strategy", "recent", "--window", "1024"]
-    plain = subprocess.run(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, timeout=60, check=True)
     subprocess.run(command, stderr=terminal, stdout=subprocess.DEVNULL, timeout=60, check=True)
     os.close(terminal)
-
-    assert plain.stderr == b""
     assert b"] 2/4 recent" in os.read(screen, 4_096)
     os.close(screen)
 
@@ -97,7 +77,6 @@ def test_a_terminal_gets_a_progress_bar(recorded: Path) -> None:
 def test_a_wrong_argument_exits_2(recorded: Path, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["replay", str(recorded), *wrong])
-
     assert caught.value.code == 2
     assert wrong[0] in capsys.readouterr().err
 
@@ -105,9 +84,7 @@ def test_a_wrong_argument_exits_2(recorded: Path, wrong: list[str], capsys: pyte
 def test_recorded_conversations_are_played_whole(capsys: pytest.CaptureFixture[str]) -> None:
     if not SHORT.exists():
         pytest.skip(MISSING)
-
     assert main(["replay", str(SHORT), "--limit", "3", "--window", "6144", "--json"]) == 0
-
     off, default = json.loads(capsys.readouterr().out)["strategies"]
     assert (default["requests"], default["degraded"], default["overflows"]) == (off["requests"], 0, 0)
     assert default["condensations"] > 0

@@ -1,7 +1,5 @@
 """Replays that ask real models: which calls are made, what they cost, and where a bound on that stops them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -43,9 +41,7 @@ def test_an_addressed_summarizer_gets_its_name_and_key(
 ) -> None:
     monkeypatch.setenv("CONDENSER_SUMMARIZER__API_KEY", "sk-own")
     upstream.answer(answer)
-
     assert replay(recorded, "--strategy", "half-window", "--summarizer-url", upstream.base_url) == 0
-
     found = json.loads(capsys.readouterr().out)
     asked = upstream.journal.to()
     assert {exchange.json()["model"] for exchange in asked} == {"m"}
@@ -59,9 +55,7 @@ def test_judges_at_an_address_vote_while_summaries_are_scripted(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream.answer(answer)
-
     assert replay(recorded, "--strategy", "dynacontext", "--judge-url", upstream.base_url) == 0
-
     judged = json.loads(capsys.readouterr().out)["strategies"][1]
     assert judged["votes"] > 0
     assert judged["yes_share"] == 0.0
@@ -72,11 +66,8 @@ def test_a_cost_bound_leaves_out_unfinished_conversations(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream.answer(answer)
-
-    assert (
-        replay(recorded, "--strategy", "half-window", "--summarizer-url", upstream.base_url, "--max-cost", "0.001") == 0
-    )
-
+    asks = ("--strategy", "half-window", "--summarizer-url", upstream.base_url)
+    assert replay(recorded, *asks, "--max-cost", "0.001") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["conversations"] == 0
     assert found["warnings"] == ["stopped by --max-cost: the conversations after that are left out."]
@@ -87,9 +78,7 @@ def test_failed_calls_are_told_with_their_reason(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream.answer(lambda _: error(500))
-
     assert replay(recorded, "--strategy", "half-window", "--summarizer-url", upstream.base_url) == 0
-
     assert "calls to a model failed: http-error" in json.loads(capsys.readouterr().out)["warnings"][0]
 
 
@@ -97,7 +86,6 @@ def test_a_cost_bound_needs_prices_and_an_address_a_model(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = ["--summarizer-url", upstream.base_url]
-
     assert main(["replay", recorded, *url]) == 2
     assert "needs the name of a model" in capsys.readouterr().err
     assert main(["replay", recorded, *url, "--model", "unheard-of", "--max-cost", "1"]) == 2

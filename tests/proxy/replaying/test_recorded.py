@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -43,32 +41,21 @@ def test_one_conversation_is_read_in_every_form(tmp_path: Path, text: str) -> No
     assert messages_in(written(tmp_path, text)) == [HELLO]
 
 
-def test_json_lines_hold_a_conversation_each_and_may_have_empty_lines(tmp_path: Path) -> None:
+def test_json_lines_hold_a_conversation_each(tmp_path: Path) -> None:
     path = written(tmp_path, lines(HELLO) + "\n" + lines({"messages": BYE}))
-
     assert messages_in(path) == [HELLO, BYE]
-
-
-def test_gzip_is_read_whatever_the_name(tmp_path: Path) -> None:
+    assert messages_in(path, limit=1) == [HELLO]
     assert messages_in(written(tmp_path, gzip.compress(lines(HELLO, BYE).encode()))) == [HELLO, BYE]
-
-
-def test_a_limit_takes_the_first_conversations(tmp_path: Path) -> None:
-    assert messages_in(written(tmp_path, lines(HELLO, BYE)), limit=1) == [HELLO]
-
-
-def test_a_line_separator_inside_of_a_text_ends_no_line(tmp_path: Path) -> None:
     odd = [{"role": "user", "content": "a\u2028b\x85c"}]
     path = written(tmp_path, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in (odd, HELLO)))
-
     assert messages_in(path) == [odd, HELLO]
 
 
 def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     questions = [{"question": "?", "evidence": [0, 1]}, {"question": "no evidence", "evidence": []}, {"question": "?"}]
+    questions += [{"evidence": [7]}, {"evidence": ["0"]}]
     path = written(tmp_path, json.dumps({"id": "a", "messages": HELLO, "tools": tools, "qa": questions}))
-
     texts = [message["content"] for message in HELLO[:2]]
     assert load(path) == [Conversation("a", HELLO, tools, [Question("?", texts, [0, 1])])]
 
@@ -84,16 +71,9 @@ def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
 )
 def test_every_protocols_body_is_a_conversation(tmp_path: Path, document: dict[str, Any], protocol: str) -> None:
     (read,) = load(written(tmp_path, json.dumps({"model": "m", "stream": True, **document})))
-
     assert read.endpoint.dialect.name == protocol
     assert read.messages == document.get("messages", document.get("input"))
     assert set(read.members) <= {"system", "instructions"}
-
-
-def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> None:
-    path = written(tmp_path, json.dumps({"messages": HELLO, "qa": [{"evidence": [7]}, {"evidence": ["0"]}]}))
-
-    assert load(path)[0].questions == []
 
 
 @pytest.mark.parametrize(
@@ -117,10 +97,8 @@ def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> Non
 )
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, data: bytes | str, said: str) -> None:
     path = written(tmp_path, data)
-
     with pytest.raises(Unreadable, match=said) as caught:
         load(path)
-
     assert str(caught.value).startswith(str(path))
 
 

@@ -6,8 +6,6 @@ best it is that of a condenser that waits until nothing more fits, and then keep
 the newest messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from random import Random

@@ -1,11 +1,25 @@
-from __future__ import annotations
+"""Replayed conversations in figures: measures, tables, and a page that needs and runs nothing."""
 
 import json
+import re
 from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
 
 from proxy.condensing.policy import Window
-from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
-from proxy.replaying.report import ReplayResults, document, grid, markdown, table
+from proxy.plots import Bar, Line, bar_plot, line_plot
+from proxy.reasons import Action
+from proxy.replaying.measures import (
+    ForwardedMessage,
+    ReplayedConversation,
+    ReplayedRequest,
+    cheaper_from,
+    common_prefix,
+    summarize,
+)
+from proxy.replaying.recorded import Question
+from proxy.replaying.report import ReplayResults, document, grid, markdown, page, table
 
 SUMMARY = summarize(
     "mask+half-window", [ReplayedConversation([ReplayedRequest(2_000, 1_500, 0, 0, 4_000, 1.25, own_tokens=100)])]
@@ -15,55 +29,18 @@ REPLAYED = ReplayResults(
 )
 
 
-def test_the_table_says_what_was_replayed_and_under_which_window() -> None:
-    assert table(REPLAYED).splitlines()[0] == "talk.json: 1 conversation, gpt-4o, window 8,192 (--window)"
-
-
-def test_the_columns_of_the_table_are_aligned() -> None:
+def test_figures_are_told_in_a_table_and_as_json() -> None:
     head, _, *rows = table(REPLAYED).splitlines()[2:6]
-
     assert head.split()[:3] == ["strategy", "requests", "tokens"]
-    assert (
-        rows[1].split()
-        == [
-            "mask+half-window",
-            "1",
-            "1,500",
-            "100",
-            "20.0%",
-            "0",
-            "0",
-            "0.0%",
-            "-",
-            "-",
-            "-",
-            "0",
-            "-",
-            "0.002",
-            "-",
-            "-",
-        ]
-        + ["1.2"] * 2
-    )
+    figures = "mask+half-window 1 1,500 100 20.0% 0 0 0.0% - - - 0 - 0.002 - - 1.2 1.2"
+    assert rows[1].split() == figures.split()
     assert len({len(line) for line in (head, *rows)}) == 1
-
-
-def test_degraded_requests_are_told_of() -> None:
     degraded = replace(SUMMARY, degraded=2)
-
     assert "mask+half-window: 2 requests were degraded" in table(REPLAYED._replace(summaries=[degraded]))
     assert "degraded" not in table(REPLAYED)
-
-
-def test_refused_requests_are_told_beside_the_overflows() -> None:
     refused = replace(SUMMARY, overflows=3, refused=1)
-
     assert "3 (1 refused)" in table(REPLAYED._replace(summaries=[refused]))
-
-
-def test_the_document_is_json_with_all_figures() -> None:
     read = json.loads(json.dumps(document(REPLAYED)))
-
     assert (read["window"], read["window_source"], read["summarizer"]) == (8_192, "--window", "scripted")
     assert [each["strategy"] for each in read["strategies"]] == ["off", "mask+half-window"]
     assert read["strategies"][1]["forwarded"] == 1_500
@@ -84,3 +61,166 @@ def test_a_markdown_table_aligns_all_columns_but_those_of_text() -> None:
         "| --- | ---: | --- |",
         "| a | 1 | met |",
     ]
+
+
+HOSTILE = '<script src="//evil.example/x.js">'
+VOID = {"meta", "input", "br"}
+
+
+class Tags(HTMLParser):
+    """Collects the tags and attributes of a page, and those that are not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: set[str] = set()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def replayed() -> ReplayResults:
+    direct = ReplayedRequest(2_000, 2_000, 0, 0, 4_000, 1.0)
+    ours = ReplayedRequest(2_000, 900, 0, 0, 4_000, 2.0, votes=5, yes_votes=3, action=Action.CONDENSED)
+    played = {
+        "off": [ReplayedConversation([direct] * 3, id=HOSTILE)],
+        "half-window": [ReplayedConversation([direct, ours, ours], {"rules": (1, 2)}, HOSTILE)],
+    }
+    summaries = [summarize(name, each, direct=played["off"]) for name, each in played.items()]
+    return ReplayResults(f"{HOSTILE}.json", 1, "", Window(8_192, "--window"), summaries, played=played)
+
+
+def tags(text: str) -> Tags:
+    read = Tags()
+    read.feed(text)
+    return read
+
+
+def test_the_page_needs_nothing_and_runs_nothing_whatever_conversations_are_called() -> None:
+    text = page(replayed())
+    read = tags(text)
+    assert read.open == []
+    assert "script" not in read.names
+    assert not read.attributes & {"src", "href", "style", "onclick", "onload"}
+    assert "default-src 'none'" in text
+    assert "&lt;script src=" in text
+    assert tags(page(replayed()._replace(played={}, summaries=[]))).open == []
+
+
+def test_every_plot_has_a_table_and_says_what_was_not_measured() -> None:
+    text = page(replayed())
+    figures = re.findall("<figure>.*?</figure>", text, re.DOTALL)
+    assert len(figures) > 8
+    assert all("<table>" in each and "<svg" in each for each in figures)
+    assert '<tr><th scope="row">2</th><td>2,000</td><td>900 ○</td></tr>' in text
+    for part in ("<h2>Evidence kept</h2><p", "<td>request 2</td>", "<td>never</td>"):
+        assert part in text
+
+
+def test_a_refused_request_leaves_a_gap_in_its_line() -> None:
+    plot = line_plot("Tokens", [Line("off", [1.0, None, 3.0, 4.0])], {}, "", unit="tokens")
+    (path,) = re.findall(r' d="(M[^"]*L[^"]*)"', plot)
+    assert path.count("M") == 2
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [-1.0, 0.5], [0.0, 0.0]])
+def test_bars_of_any_values_stay_on_the_drawing(values: list[float]) -> None:
+    bars = [Bar(str(value), value, value, value, "") for value in values]
+    for x, width in re.findall(r'<rect [^>]*x="([^"]*)" y="\d+" width="([^"]*)"', bar_plot("Saved", "", bars)):
+        assert 0 <= float(x) <= float(x) + float(width) <= 760
+
+
+A, B, C = ForwardedMessage("a", 10), ForwardedMessage("b", 20), ForwardedMessage("c", 30)
+
+
+def forwarded_request(
+    messages: int, shared: int = 0, *, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0
+) -> ReplayedRequest:
+    return ReplayedRequest(original, messages, shared, 5, usable, ms, own)
+
+
+def cached_share(*requests: ReplayedRequest) -> float | None:
+    return summarize("mask", [ReplayedConversation(requests)]).cached_share
+
+
+def refused_request(original: int = 100) -> ReplayedRequest:
+    return ReplayedRequest(original, None, 0, 5, 1_000, 2.0)
+
+
+def test_saved_counts_our_own_calls() -> None:
+    for forwarded, own, saved in [(245, 0, 0.75), (245, 500, 0.25), (1_495, 0, -0.5)]:
+        played = ReplayedConversation([forwarded_request(forwarded, original=1_000, own=own)])
+        assert summarize("mask", [played]).saved_share == saved
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tokens"),
+    [([], [A, B], 0), ([A], [A, B], 10), ([A, B], [A, B, C], 30), ([A, B], [A, C], 10), ([A, B], [B, A], 0)],
+)
+def test_the_common_prefix_ends_at_the_first_difference(
+    before: list[ForwardedMessage], after: list[ForwardedMessage], tokens: int
+) -> None:
+    assert common_prefix(before, after) == tokens
+
+
+def test_the_cached_share_is_of_all_that_was_forwarded() -> None:
+    assert cached_share(forwarded_request(10), forwarded_request(30, 10), forwarded_request(40)) == 10 / 80
+    assert cached_share(forwarded_request(10), refused_request(), forwarded_request(30, 10)) == 10 / 40
+    assert cached_share(refused_request()) is None
+
+
+def test_refused_requests_are_no_saving_and_overflow() -> None:
+    assert not forwarded_request(30, usable=35).overflows
+    assert forwarded_request(30, usable=34).overflows
+    assert refused_request().overflows
+    summary = summarize("mask", [ReplayedConversation([forwarded_request(10), refused_request(original=10_000)])])
+    assert summary.saved_share == pytest.approx(1 - 15 / 100)
+    assert (summary.overflows, summary.refused) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "reaches"),
+    [(["the cat sat"], True), (["the cat sat", "the mat"], True), (["the cat", "a dog"], False), (["The cat"], False)],
+)
+def test_a_question_reaches_where_all_its_evidence_stands_word_for_word(evidence: list[str], reaches: bool) -> None:
+    assert Question("?", evidence, [0]).reaches("the cat sat\non the mat") is reaches
+
+
+def test_a_summary_adds_all_conversations_up() -> None:
+    long = ReplayedConversation(
+        [forwarded_request(10, ms=1.0), forwarded_request(30, own=7, ms=9.0)], {"evidence": (1, 3)}
+    )
+    short = ReplayedConversation([forwarded_request(30, usable=30, ms=2.0)], {"evidence": (1, 1)})
+    summary = summarize("mask", [long, short])
+    assert (summary.requests, summary.forwarded, summary.own) == (3, 15 + 35 + 35, 7)
+    assert summary.saved_share == pytest.approx(1 - (85 + 7) / 300)
+    assert (summary.overflows, summary.refused, summary.largest) == (1, 0, 35)
+    assert (summary.evidence_share, summary.questions) == (0.5, 4)
+    assert (summary.median_ms, summary.max_ms) == (2.0, 9.0)
+
+
+def test_a_way_is_cheaper_once_it_stays_so() -> None:
+    assert cheaper_from([1, 5, 1, 1, 1], [2, 2, 3, 3, 3]) == 4
+    assert cheaper_from([1, 1], [2, 2]) == 1
+    assert cheaper_from([1, 9], [2, 2]) is None
+
+
+def test_shares_and_intervals_are_over_conversations_and_none_of_nothing() -> None:
+    request = ReplayedRequest(100, 80, 0, 0, 200, 1.0, own_tokens=10, votes=3, yes_votes=1)
+    summary = summarize("a", [ReplayedConversation([request], {"rules": (each, 4)}) for each in (1, 3)], direct=())
+    assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.1)
+    assert summary.intervals["rules"] == (0.5, 0.25, 0.75)
+    assert summary.intervals["yes"] == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert summary.intervals["evidence"] is None
+    summary = summarize("off", [])
+    assert (summary.saved_share, summary.cached_share, summary.evidence_share) == (None, None, None)

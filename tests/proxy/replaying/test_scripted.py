@@ -1,7 +1,5 @@
 """The summarizer without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -38,19 +36,13 @@ def counter() -> Counter:
     return Tokenizers().for_model("any", ChatCounter)
 
 
-def test_it_copies_what_the_user_said_and_the_calls_that_were_made() -> None:
-    assert scripted_lines(HISTORY) == [
-        "The user said: The port is 48613. Never touch it.",
-        'The assistant calls read({"path": "a.py"})',
-        'The assistant calls bash({"command": "ls"})',
-    ]
-
-
 def test_an_earlier_record_is_carried_forward_with_the_users_words_first() -> None:
-    assert scripted_lines(EARLIER + HISTORY)[:3] == [
+    assert scripted_lines(EARLIER + HISTORY) == [
         "The user said: The ticket is TUI-4417.",
         "The user said: The port is 48613. Never touch it.",
         "The assistant calls old()",
+        'The assistant calls read({"path": "a.py"})',
+        'The assistant calls bash({"command": "ls"})',
     ]
 
 
@@ -69,18 +61,12 @@ def test_it_keeps_within_what_was_asked_for_and_is_never_empty(counter: Counter,
     assert counter.text(answer.text) <= max(room, 12)
 
 
-def test_an_empty_history_has_a_record_too(counter: Counter) -> None:
+def test_its_record_is_in_a_tag_where_wanted_and_counted(counter: Counter) -> None:
     assert scripted_answer(Ask("", "<history>\n\n</history>", 100), counter).text == "Nothing was said or done."
-
-
-def test_it_writes_into_a_tag_where_the_instructions_want_one(counter: Counter) -> None:
     asked = Ask(prompt("dynacontext"), HISTORY, 200)
     text = scripted_answer(asked, counter).text
     assert text.startswith("<summary>The user said: ")
     assert text.endswith("</summary>")
-
-
-def test_its_tokens_are_those_of_prompt_and_text(counter: Counter) -> None:
     answer = scripted_answer(Ask("system", HISTORY, 400), counter)
     assert answer.tokens == counter.text("system") + counter.text(HISTORY) + counter.text(answer.text)
 

@@ -1,7 +1,5 @@
 """A reply is recognised by its ending, in whatever form it came and is sent back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial
@@ -53,10 +51,17 @@ def test_thinking_does_not_change_the_ending_however_short_the_text(length: int)
         assert ending_of(data[1:], is_complete=False) in ("", ending(said))
 
 
-def test_the_last_bytes_of_a_long_stream_are_enough() -> None:
+def test_only_texts_count_of_the_last_bytes() -> None:
     data = stream(TEXT)
     for cut in (1, len(data) // 4):
         assert ending_of(data[cut:], is_complete=False) == ending(TEXT)
+    twice = content_event("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
+    assert ending_of(twice + content_event("a"), is_complete=True) == ending("ca")
+    thinking = b"".join(event({"reasoning_content": "hm"}) for _ in range(50))
+    data = event({"content": "Let us see: "}) + thinking + event({"content": "Yes."})
+    assert ending_of(data, is_complete=True) == ending("Let us see: Yes.")
+    assert ending_of(data[5:], is_complete=False) == ""
+    assert ending_of(completion(TEXT)[-200:], is_complete=False) == ""
 
 
 def content_event(text: str, **more: Any) -> bytes:
@@ -85,33 +90,8 @@ def test_events_with_more_than_text_are_read_alike(more: Callable[[int], dict[st
     assert ending_of(b"".join(events), is_complete=True) == ("" if several else ending(QUOTED))
 
 
-def test_a_member_between_two_texts_is_no_part_of_them() -> None:
-    twice = content_event("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
-    assert ending_of(twice + content_event("a"), is_complete=True) == ending("ca")
-
-
-def test_last_bytes_with_too_little_text_have_no_ending() -> None:
-    thinking = b"".join(event({"reasoning_content": "hm"}) for _ in range(50))
-    data = event({"content": "Let us see: "}) + thinking + event({"content": "Yes."})
-    assert ending_of(data, is_complete=True) == ending("Let us see: Yes.")
-    assert ending_of(data[5:], is_complete=False) == ""
-    assert ending_of(completion(TEXT)[-200:], is_complete=False) == ""
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"<html>busy</html>",
-        b'{"choices": 5}',
-        b'["choices"]',
-        b"data: {broken\n\ndata: [DONE]\n\n",
-        b'data: "text"\n\n',
-        completion(None),
-        completion(TEXT, choices=2),
-        event({"content": "a"}) + event({"content": "b"}, index=1),
-        event({"tool_calls": [{"index": 0}]}),
-    ],
-)
-def test_a_reply_without_a_single_text_has_no_ending(data: bytes) -> None:
-    assert ending_of(data, is_complete=True) == ""
+def test_a_reply_without_a_single_text_has_no_ending() -> None:
+    broken = b"", b"<html>busy</html>", b'{"choices": 5}', b'["choices"]', b"data: {broken\n\ndata: [DONE]\n\n"
+    streams = event({"content": "a"}) + event({"content": "b"}, index=1), event({"tool_calls": [{"index": 0}]})
+    for data in (*broken, b'data: "text"\n\n', completion(None), completion(TEXT, choices=2), *streams):
+        assert ending_of(data, is_complete=True) == ""

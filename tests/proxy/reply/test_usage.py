@@ -1,7 +1,5 @@
 """Reading the usage of a reply while it is relayed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tracemalloc
@@ -36,18 +34,16 @@ def read(data: bytes, *, size: int = 1_000, encoding: str = "") -> Usage | None:
     return fed(data, size=size, encoding=encoding).usage()
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64, 4_096])
-def test_the_usage_of_a_reply_is_found_however_it_is_cut(size: int) -> None:
-    assert read(WHOLE, size=size) == Usage(7, 3)
-
-
-def test_the_usage_of_a_stream_stands_in_its_last_event() -> None:
+def test_the_usage_is_found_however_a_reply_is_cut() -> None:
+    for size in [1, 2, 7, 64, 4_096]:
+        assert read(WHOLE, size=size) == Usage(7, 3)
     assert read(STREAM) == Usage(7)
-
-
-def test_the_last_usage_counts_where_every_event_has_one() -> None:
     events = b"".join(b'data: {"choices":[{}],"usage":{"prompt_tokens":%d}}\n\n' % n for n in (5, 6, 7))
     assert read(events) == Usage(7)
+    text = json.dumps("word " * TAIL).encode()
+    assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
+    for encoding in ["gzip", "deflate", "br", "zstd"]:
+        assert read(PACKS[encoding](WHOLE), size=5, encoding=encoding) == Usage(7, 3)
 
 
 ANTHROPIC = b"""event: message_start
@@ -79,19 +75,13 @@ def test_anthropics_usage_is_in_the_first_and_last_event(last: bytes, deltas: in
     assert read(ANTHROPIC % (DELTA * deltas, last)) == Usage(435, 12, 400)
 
 
-def test_a_usage_before_a_long_text_is_found() -> None:
-    text = json.dumps("word " * TAIL).encode()
-    assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
-
-
-def test_a_text_about_usages_is_not_taken_for_one() -> None:
+def test_a_reply_without_a_readable_usage_has_none() -> None:
     content = json.dumps({"choices": [{"message": {"content": WHOLE.decode()}}]}).encode()
     assert read(content) is None
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
-def test_an_encoded_reply_is_decoded(encoding: str) -> None:
-    assert read(PACKS[encoding](WHOLE), size=5, encoding=encoding) == Usage(7, 3)
+    for encoding in ["compress", "br", "gzip", "zstd"]:
+        assert read(WHOLE, encoding=encoding) is None
+    for data in [b"", b"<html>", b'{"usage":', b'{"usage":{"prompt_tokens":"7"}}', b'{"usage":null}']:
+        assert read(data) is None
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
@@ -102,27 +92,13 @@ def test_a_reply_of_several_members_is_read(encoding: str, size: int) -> None:
     assert read(packed, size=size, encoding=encoding) == Usage(7, 3)
 
 
-def test_bytes_after_a_gzip_body_are_ignored() -> None:
-    assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
-
-
-@pytest.mark.parametrize("encoding", ["compress", "br", "gzip", "zstd"])
-def test_a_reply_that_cannot_be_decoded_has_no_usage(encoding: str) -> None:
-    assert read(WHOLE, encoding=encoding) is None
-
-
 def test_a_packed_reply_that_is_a_bomb_has_no_usage() -> None:
-    bomb = gzip.compress(b"x" * 300_000_000)
+    bomb = gzip.compress(bytes(60_000_000))
     tracemalloc.start()
     assert fed(bomb, size=len(bomb), encoding="gzip").usage() is None
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 300_000_000 / 2
-
-
-@pytest.mark.parametrize("data", [b"", b"<html>", b'{"usage":', b'{"usage":{"prompt_tokens":"7"}}', b'{"usage":null}'])
-def test_a_reply_without_a_usage_has_none(data: bytes) -> None:
-    assert read(data) is None
+    assert peak < 60_000_000 / 2
 
 
 def test_little_of_a_long_reply_is_kept() -> None:

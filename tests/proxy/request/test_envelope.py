@@ -1,7 +1,5 @@
 """The text around the messages: parsed once for the same bytes, cached within bounds, and never mistaken."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -20,41 +18,33 @@ def body(text: str, **members: object) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **members}).encode()
 
 
-def test_the_same_bytes_are_read_once() -> None:
+def test_the_same_bytes_are_read_once_and_others_anew() -> None:
     envelopes = Envelopes()
     envelope = asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY))
     assert envelope is not None
     assert envelope.values == {"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}]}
     assert asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY)) is envelope
+    others = [asyncio.run(envelopes.read(before, BEHIND, TALLY)) for before in (BEFORE + b" ", b" " + BEFORE)]
+    assert len({id(envelope), *map(id, others)}) == len(envelopes) == 3
 
 
-def test_other_bytes_are_another_envelope_though_they_mean_the_same() -> None:
-    envelopes = Envelopes()
-    found = [
-        asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY)),
-        asyncio.run(envelopes.read(BEFORE + b" ", BEHIND, TALLY)),
-        asyncio.run(envelopes.read(b" " + BEFORE, BEHIND, TALLY)),
-    ]
-    assert len(set(map(id, found))) == len(envelopes) == 3
-
-
-def test_the_place_of_the_messages_tells_envelopes_apart() -> None:
+def test_only_the_array_of_the_messages_is_taken_for_them() -> None:
     envelopes = Envelopes()
     data = b'{"messages":[],"x":{"messages":[]}}'
     first, second = data.index(b"[") + 1, data.rindex(b"[") + 1
     assert asyncio.run(envelopes.read(data[:first], data[first:], TALLY)) is not None
     assert asyncio.run(envelopes.read(data[:second], data[second:], TALLY)) is None
+    for before in [b'{"x":{"messages":[', b'{"messages":{"messages":[']:
+        envelopes = Envelopes()
+        assert asyncio.run(envelopes.read(before, b"]}}", TALLY)) is None
+        assert len(envelopes) == 0
 
 
-def test_requests_that_differ_in_their_messages_share_an_envelope() -> None:
+def test_requests_that_share_an_envelope_keep_their_own_messages() -> None:
     seen = MessageCache()
     one, other = (read(body(text, tools=[{"n": 1}]), seen) for text in ("a", "b"))
     assert one.envelope is other.envelope
     assert [each.value["content"] for each in (*one.elements, *other.elements)] == ["a", "b"]
-
-
-def test_bodies_that_share_an_envelope_keep_their_own_messages() -> None:
-    seen = MessageCache()
     for text in ("é", "longer than that"):
         data = body(text, condenser={"force": True}, n=1)
         cut = read(data, seen).spliced(model="other")
@@ -77,13 +67,6 @@ def test_text_that_cannot_be_parsed_is_not_cached(before: bytes, behind: bytes) 
     for _ in range(2):
         with pytest.raises((ValueError, RecursionError, BadRequest)):
             asyncio.run(envelopes.read(before, behind, TALLY))
-    assert len(envelopes) == 0
-
-
-@pytest.mark.parametrize("before", [b'{"x":{"messages":[', b'{"messages":{"messages":['])
-def test_an_array_other_than_the_messages_is_not_taken_for_them(before: bytes) -> None:
-    envelopes = Envelopes()
-    assert asyncio.run(envelopes.read(before, b"]}}", TALLY)) is None
     assert len(envelopes) == 0
 
 

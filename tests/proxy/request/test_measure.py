@@ -1,21 +1,33 @@
-"""Measuring: a turn counts its new messages only, and none at all if the length proves enough."""
-
-from __future__ import annotations
+"""Measuring: a turn counts its new messages only, and a request that continues a cached prefix like any other."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import ref
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat import ChatCounter
-from proxy.request.measure import Measured, Measurer, fits_by_length
-from proxy.request.message_cache import MessageCache
+from proxy.request.measure import (
+    LENGTH_ESTIMATE,
+    MIN_MESSAGES,
+    CachedPrefix,
+    Measured,
+    Measurer,
+    Prefixes,
+    end_of_systems,
+    fits_by_length,
+)
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
+from strategies.core.transcript import Transcript
+from tests.proxy.request.test_wire import FEW
+from tests.support import chat_bodies as wire
 from tests.support.chat_bodies import read
 
 TOKENIZERS = Tokenizers()
@@ -42,16 +54,6 @@ def measured(measurer: Measurer, body: Body, model: str = "gpt-4o") -> Measured:
     return asyncio.run(measurer.measure(body, TOKENIZERS.for_model(model, ChatCounter)))
 
 
-def test_the_tokens_include_all_messages_and_their_framing() -> None:
-    counter = TOKENIZERS.for_model("gpt-4o", ChatCounter)
-    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    found = measured(Measurer(Reader(), Tallying()), body_of(HISTORY, tools=tools))
-    overhead = counter.overhead({"model": "m", "messages": HISTORY, "tools": tools}, has_system=True)
-    assert found.tokens == sum(counter.message(each) for each in HISTORY) + overhead
-    assert found.overhead == overhead > 10
-    assert found.exact
-
-
 def test_a_request_uses_a_count_evicted_while_it_is_measured() -> None:
     measurer = Measurer(Reader(), CountingPool(), most_counts=1)
     alone = measured(measurer, body_of(HISTORY[1:]))
@@ -67,6 +69,9 @@ def test_a_turn_costs_its_new_messages_only() -> None:
     assert pool.asked == [2, 1]
     assert again.tokens > first.tokens
     assert again.transcript.digests[: len(first.transcript.digests)] == first.transcript.digests
+    measured(measurer, body_of([HISTORY[0], {**HISTORY[1], "x": 1}]))  # other bytes
+    measured(measurer, body_of(HISTORY), "gpt-4")  # another tokenizer
+    assert pool.asked[2:] == [1, 2]
 
 
 def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:
@@ -75,36 +80,6 @@ def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:
     for owner in ("one", "two", "one"):
         asyncio.run(measurer.measure(body_of(HISTORY), TOKENIZERS.for_model("gpt-4o", ChatCounter, owner)))
     assert pool.asked == [2, 2, 0]
-
-
-def test_other_bytes_are_counted_anew_and_other_tokenizers_too() -> None:
-    pool = Tallying()
-    measurer = Measurer(Reader(), pool)
-    measured(measurer, body_of(HISTORY))
-    measured(measurer, body_of([HISTORY[0], {**HISTORY[1], "x": 1}]))
-    measured(measurer, body_of(HISTORY), "gpt-4")
-    assert pool.asked == [2, 1, 2]
-
-
-def test_the_same_message_twice_in_one_body_is_measured_like_two() -> None:
-    found = measured(Measurer(Reader(), Tallying()), body_of([HISTORY[1], HISTORY[1]]))
-    one, two = found.transcript.chain
-    assert one.tokens == two.tokens
-    assert len(found.transcript.digests) == 2
-
-
-def test_an_estimate_counts_nothing_and_says_that_it_is_one() -> None:
-    pool = Tallying()
-    found = asyncio.run(Measurer(Reader(), pool).estimate(body_of(HISTORY)))
-    assert pool.asked == []
-    assert not found.exact
-    assert found.tokens > 0
-
-
-def test_an_estimate_and_a_count_give_the_same_digests() -> None:
-    measurer = Measurer(Reader(), Tallying())
-    body = body_of(HISTORY)
-    assert asyncio.run(measurer.estimate(body)).transcript.digests == measured(measurer, body).transcript.digests
 
 
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=5), st.booleans())
@@ -132,17 +107,6 @@ def test_tools_are_counted_once_for_as_long_as_they_stay_the_same() -> None:
     assert measured(measurer, body_of(HISTORY)).overhead < first.overhead
 
 
-def test_the_parsed_form_is_dropped_after_measuring_and_can_be_parsed_again() -> None:
-    seen = MessageCache()
-    measurer = Measurer(Reader(), Tallying(), seen)
-    data = json.dumps({"messages": HISTORY}).encode()
-    first = measured(measurer, read(data, seen))
-    again = measured(measurer, read(data, seen))
-    assert [each.parsed for each in again.transcript.chain] == [None]
-    assert [each.body for each in again.transcript.chain] == [each.body for each in first.transcript.chain]
-    assert again == first
-
-
 def test_an_estimate_is_not_taken_for_a_count() -> None:
     seen = MessageCache()
     measurer = Measurer(Reader(), Tallying(), seen)
@@ -159,3 +123,128 @@ def test_counts_outlive_the_messages_in_the_cache() -> None:
         measured(measurer, read(json.dumps({"messages": HISTORY}).encode(), seen))
     assert len(seen) == 0
     assert pool.asked == [2, 0]
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are an agent."},
+    *(
+        {"role": role, "content": f"{role} {i} {'x' * (i % 7)} ü"}
+        for i in range(2 * MIN_MESSAGES)
+        for role in ("user", "assistant")
+    ),
+]
+others = st.sampled_from(
+    [
+        {"role": "user", "content": "Go on."},
+        {"role": "system", "content": "It is noon."},
+        {"role": "tool", "content": "done", "tool_call_id": "1"},
+        {"role": "user", "content": "<tool_output>done</tool_output>"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
+    ]
+)
+systems = st.sampled_from([{"role": role, "content": text} for role in ("system", "developer") for text in "ab"])
+
+
+class Reading:
+    """Reads and measures bodies, one after the other."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.seen = MessageCache(max_bytes)
+        self._measurer = Measurer(Reader(), CountingPool(), self.seen)
+        self.body = wire.read(b'{"messages":[{"role":"user"}]}')
+
+    def take(self, messages: Sequence[dict[str, Any]]) -> Measured:
+        self.body = wire.read(json.dumps({"messages": messages}).encode(), self.seen)
+        return asyncio.run(self._measurer.estimate(self.body))
+
+    def counted(self, counter: Counter) -> Measured:
+        """What was taken in last, with its tokens counted."""
+        return asyncio.run(self._measurer.measure(self.body, counter))
+
+    def found(self, counted_by: str = LENGTH_ESTIMATE) -> CachedPrefix | None:
+        """The beginning of what was taken in last."""
+        elements = self.body.elements
+        return self._measurer.prefixes.find(elements[end_of_systems(elements) :], counted_by)
+
+    @property
+    def prefixes(self) -> list[Element]:
+        kept = {element for element, _ in self._measurer.prefixes._kept}
+        return [element for element in self.body.elements if element in kept]
+
+
+def known(transcript: Transcript) -> list[object]:
+    worked_out = transcript.digests, transcript.tokens, transcript.system_tokens
+    return [transcript, *worked_out, transcript.task, transcript.last_user]
+
+
+def assert_same(one: Measured, other: Measured) -> None:
+    assert known(one.transcript) == known(other.transcript)
+    assert (one.overhead, one.outside_digest) == (other.overhead, other.outside_digest)
+
+
+@FEW
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(systems, max_size=2), st.integers(MIN_MESSAGES, 3 * MIN_MESSAGES), st.lists(others, max_size=4)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_cached_prefix_does_not_change_the_count(turns: list[tuple[list[Any], int, list[Any]]]) -> None:
+    reading = Reading()
+    for head, length, more in turns:
+        messages = [*head, *MESSAGES[1:length], *more]
+        assert_same(reading.take(messages), Reading().take(messages))
+
+
+def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
+    reading, counter = Reading(), Tokenizers().for_model("m", ChatCounter)
+    for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
+        reading.take(MESSAGES[:length])
+        exact = reading.counted(counter)
+        assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
+        for kind in (LENGTH_ESTIMATE, counter.cache_key):
+            found = reading.found(kind)
+            assert found is not None
+            assert len(found.elements) == length - 2
+    assert reading.found("another tokenizer") is None
+    assert reading.prefixes == [reading.body.elements[-2]]
+
+
+def test_conversations_that_are_short_or_not_in_the_cache_have_no_prefix() -> None:
+    reading = Reading()
+    reading.take(MESSAGES[:MIN_MESSAGES])
+    assert reading.prefixes == []
+    reading = Reading(max_bytes=0)
+    reading.take(MESSAGES)
+    assert reading.prefixes == []
+
+
+def test_prefixes_are_bounded_by_bytes_and_leave_no_garbage() -> None:
+    reading = Reading()
+    reading.take(MESSAGES)
+    size = sum(element.cost for element in reading.body.elements)
+    prefixes = Prefixes(max_bytes=2 * size)
+    gone: list[ref[Element]] = []
+    gc.disable()
+    try:
+        for number in range(5):
+            conversation = [{**each, "content": f"{number} {each['content']}"} for each in MESSAGES[1:]]
+            reading.take(conversation)
+            prefixes.store(reading.body.elements, LENGTH_ESTIMATE, None)
+            gone += [ref(element) for element in reading.body.elements[:-1] if number < 2]
+        assert 0 < len(prefixes) < 3
+        reading = Reading()
+        assert [element() for element in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_a_conversation_with_a_message_too_large_to_cache_has_no_prefix() -> None:
+    reading = Reading(max_bytes=16 * 64 * ENTRY_BYTES)
+    large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
+    reading.take([large, *MESSAGES])
+    reading.take([*MESSAGES, large, *MESSAGES[:MIN_MESSAGES]])
+    assert reading.prefixes == []

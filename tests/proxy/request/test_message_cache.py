@@ -1,7 +1,5 @@
 """Cached messages: recognised by their bytes, read once, evicted in time, and never mistaken."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, Message
 from proxy.request.scanning import MAX_LEVELS
 from proxy.request.wire import Body
 from tests.proxy.request.test_wire import FEW, bodies
-from tests.support.chat_bodies import element, read
+from tests.support.chat_bodies import read
 from tests.support.transcripts import user
 
 MANY = 32
@@ -83,41 +81,11 @@ def read_or_refused(data: bytes, cache: MessageCache | None) -> tuple[Body | Non
         return None, (error.message, error.param)
 
 
-def test_only_a_repeated_message_is_the_same_object() -> None:
-    cache = MessageCache()
-    first = read_and_kept(body_bytes([user("a"), user("b")]), cache)
-    again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), cache)
-    assert [one is other for one, other in zip(first.elements, again.elements, strict=False)] == [True, True]
-    assert again.elements[2].value == user("c")
-
-
-def test_a_cached_message_after_a_new_one_is_recognised() -> None:
-    cache = MessageCache()
-    first = read_and_kept(body_bytes([user("a"), user("b"), user("c"), user("d")]), cache)
-    again = read(body_bytes([user("it is nine"), user("b"), user("c"), user("x"), user("d")]), cache)
-    places = [first.elements.index(each) if each in first.elements else None for each in again.elements]
-    assert places == [None, 1, 2, None, 3]
-
-
-def test_the_spaces_between_messages_may_change() -> None:
-    cache = MessageCache()
-    first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', cache)
-    again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', cache)
-    assert [one is other for one, other in zip(first.elements, again.elements, strict=True)] == [True, True]
-
-
 def test_a_message_that_only_begins_like_a_cached_one_is_another() -> None:
     cache = MessageCache()
     read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', cache)
     body = read(b'{"messages":[{"role":"user","content":"one "}]}', cache)
     assert body.elements[0].value["content"] == "one "
-
-
-def test_an_array_of_that_name_elsewhere_is_not_taken_for_the_messages() -> None:
-    data = json.dumps({"tools": [{"messages": [user("no")]}], "messages": [user("yes")]}).encode()
-    cache = MessageCache()
-    for _ in range(2):
-        assert [each.value for each in read_and_kept(data, cache).elements] == [user("yes")]
 
 
 def test_a_message_may_be_as_deep_as_the_body() -> None:
@@ -178,12 +146,6 @@ def test_a_message_too_large_to_cache_is_still_read() -> None:
     assert len(cache) == 1
 
 
-def test_a_dropped_parsed_form_is_parsed_again() -> None:
-    found = element('{"role":"user","content":"\\ud800é"}')
-    assert found.value == json.loads(found.raw)
-    assert found.role == "user"
-
-
 def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
@@ -196,11 +158,8 @@ def kept(cache: MessageCache, messages: list[Any]) -> Sequence[Element]:
 @st.composite
 def turns(draw: st.DrawFn) -> list[Any]:
     """A long conversation as a client sends it: whole, or cut at either end, changed, shortened or forked within."""
-    start, length = (
-        draw(st.sampled_from([0, 0, 0, 1, MANY])),
-        draw(st.sampled_from([len(LONG), 2 * MANY + 3, MANY - 1])),
-    )
-    sent = LONG[start:][:length]
+    start = draw(st.sampled_from([0, 0, 0, 1, MANY]))
+    sent = LONG[start:][: draw(st.sampled_from([len(LONG), 2 * MANY + 3, MANY - 1]))]
     at = draw(st.integers(0, len(LONG)))
     change = draw(st.sampled_from(["", "edit", "drop", "put", "twice", "fork"]))
     other = [user(f"other {i}") for i in range(2 * MANY)]
@@ -236,9 +195,7 @@ def test_an_edit_costs_that_message_only(place: int) -> None:
     edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
     for _ in range(2):
         after = read_and_kept(body_bytes(edited), cache).elements
-        assert [one is other for one, other in zip(before, after, strict=True)] == [
-            i != place for i in range(len(LONG))
-        ]
+        assert [i for i in range(len(LONG)) if before[i] is not after[i]] == [place]
     assert same_objects(read(body_bytes(LONG), cache).elements, before)
 
 

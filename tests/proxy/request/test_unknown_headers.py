@@ -1,7 +1,5 @@
 """A control header whose name is wrong is ignored, and named in the reply."""
 
-from __future__ import annotations
-
 from proxy.controls import unknown_headers
 from tests.support.stage import chat, controls, proxy_with_upstream
 

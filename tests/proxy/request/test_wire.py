@@ -1,8 +1,7 @@
 """The request body: where each member stands, and that untouched members keep their bytes."""
 
-from __future__ import annotations
-
 import json
+import re
 from typing import Any
 
 import pytest
@@ -62,21 +61,17 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
 
 @FEW
 @given(bodies())
-def test_every_member_is_found_with_its_text(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
+def test_every_member_is_found_and_written_back(
+    made: tuple[list[tuple[str, str]], list[str], str],
+) -> None:
     members, listed, text = made
     body = read(text.encode())
     for key, member in body.envelope.members.items():
         assert json.loads(text[member.start : member.value_start].rstrip(" \t\n\r:")) == key
         assert text[member.value_start : member.end] in [value for _, value in members]
     assert [each.raw for each in body.elements] == listed
-
-
-@FEW
-@given(bodies())
-def test_a_body_without_edits_is_the_bytes_that_came_in(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
-    data = made[2].encode()
-    assert read(data).spliced() is not None
-    assert read(data).spliced() == data
+    assert "messages" not in body.values
+    assert body.spliced() == text.encode()
 
 
 @FEW
@@ -99,42 +94,16 @@ def test_the_extension_is_removed_from_any_place(
     with_it = [*own[:place], f'{before}"condenser"{before}:{behind}{value}{behind}', *own[place:]]
     cut = read(("{" + ",".join(with_it) + "}").encode()).spliced().decode()
     assert "condenser" not in json.loads(cut)
-    assert cut.translate(dict.fromkeys(map(ord, " \t\n\r"))) == ("{" + ",".join(own) + "}").translate(
-        dict.fromkeys(map(ord, " \t\n\r"))
-    )
+    assert re.sub(r"[ \t\n\r]", "", cut) == re.sub(r"[ \t\n\r]", "", "{" + ",".join(own) + "}")
 
 
-@pytest.mark.parametrize(
-    ("given_text", "left"),
-    [
-        ('{"condenser":{},"messages":[M]}', '{"messages":[M]}'),
-        ('{ "condenser" : {} , "messages":[M] }', '{ "messages":[M] }'),
-        ('{"a":1,"condenser":{},"messages":[M]}', '{"a":1,"messages":[M]}'),
-        ('{"a":1 , "condenser":{} , "messages":[M]}', '{"a":1 , "messages":[M]}'),
-        ('{"messages":[M],"condenser":{}}', '{"messages":[M]}'),
-        ('{"messages":[M] ,\n "condenser":{}\n}', '{"messages":[M] \n}'),
-        ('{"messages":["," ,M],"condenser":","}', None),
-    ],
-)
-def test_the_extension_is_removed_with_one_comma(given_text: str, left: str | None) -> None:
-    text = given_text.replace("M", MESSAGE)
-    if left is None:
-        with pytest.raises(BadRequest):
-            read(text.encode())
-        return
-    assert read(text.encode()).spliced().decode() == left.replace("M", MESSAGE)
-
-
-def test_all_edits_are_made_at_once_wherever_the_members_stand() -> None:
+def test_all_edits_are_made_at_once_with_any_model_name() -> None:
     text = '{"model":"m@off","x":[1,2],"condenser":{"a":1},"messages":[M],"y":"é"}'.replace("M", MESSAGE)
     edited = read(text.encode()).spliced(messages=b"[0]", model="m").decode()
     assert edited == '{"model":"m","x":[1,2],"messages":[0],"y":"é"}'
-
-
-@pytest.mark.parametrize("model", ["é", 'a"b', "a\\b", "\ud800", "模型", ""])
-def test_any_model_name_can_be_put_in(model: str) -> None:
-    data = f'{{"model":"x","messages":[{MESSAGE}]}}'.encode()
-    assert json.loads(read(data).spliced(model=model))["model"] == model
+    for model in ["é", 'a"b', "a\\b", "\ud800", "模型", ""]:
+        data = f'{{"model":"x","messages":[{MESSAGE}]}}'.encode()
+        assert json.loads(read(data).spliced(model=model))["model"] == model
 
 
 def test_a_member_that_stands_twice_keeps_both_its_texts() -> None:
@@ -166,10 +135,6 @@ def test_a_number_that_python_would_not_read_keeps_its_bytes(seen: MessageCache 
     assert body.spliced() == data.replace(',"condenser":{}', "").encode()
 
 
-def test_values_are_all_members_but_the_messages() -> None:
-    assert read(f'{{"a":1,"messages":[{MESSAGE}],"b":null}}'.encode()).values == {"a": 1, "b": None}
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -190,9 +155,6 @@ def test_the_error_says_what_is_wrong_and_where(data: bytes, says: str) -> None:
         read(data)
     assert says in raised.value.message
     assert len(raised.value.message) < 300
-
-
-# -- bodies that cannot be read ----------------------------------------------------------------------------
 
 
 @FEW

@@ -1,7 +1,5 @@
 """A bounded cache drops the least recently used value."""
 
-from __future__ import annotations
-
 from proxy.runtime.lru import Lru
 
 
@@ -12,13 +10,10 @@ def filled(most: int, *keys: str) -> Lru[str, str]:
     return kept
 
 
-def test_no_more_is_kept_than_the_bound_and_the_oldest_goes_first() -> None:
+def test_the_least_used_values_go_first_and_false_ones_stay() -> None:
     kept = filled(2, "a", "b", "c")
     assert dict(kept.items()) == {"b": "B", "c": "C"}
     assert kept.get("a") is None
-
-
-def test_entries_that_are_used_again_stay_longer() -> None:
     kept = filled(3, "a", "b", "c")
     kept.put("a", "again")
     assert kept.use("b") == "B"
@@ -33,7 +28,7 @@ def test_a_value_that_is_false_is_kept_as_well_as_any_other() -> None:
     assert kept.use("a") == 0
 
 
-def test_the_oldest_is_forgotten_by_size() -> None:
+def test_values_are_bounded_by_size_each_counted_once() -> None:
     kept: Lru[str, str] = Lru(10)
     kept.put("a", "A", 4)
     kept.put("b", "B", 4)
@@ -42,10 +37,7 @@ def test_the_oldest_is_forgotten_by_size() -> None:
     assert [kept.use(key) for key in "abc"] == ["A", None, "C"]
     kept.put("large", "L", 11)
     assert [kept.use(key) for key in ("a", "c", "large")] == [None, None, "L"]
-
-
-def test_a_value_that_takes_the_place_of_another_counts_alone() -> None:
-    kept: Lru[str, str] = Lru(10)
+    kept = Lru(10)
     kept.put("a", "A", 3)
     for _ in range(5):
         kept.put("b", "B", 7)

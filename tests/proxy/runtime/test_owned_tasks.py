@@ -1,16 +1,15 @@
-"""Tasks of the app: those that must run to their end do, whoever leaves; the others end with the app."""
-
-from __future__ import annotations
+"""Tasks of the app end as they must, and long work leaves the event loop free."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS, OwnedTasks, message_load, next_step, offload
 from tests.support.signals import BOUND
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
+pytestmark = pytest.mark.timeout(BOUND)
 
 
 class Steps:
@@ -35,7 +34,6 @@ async def test_what_must_be_finished_is_though_its_caller_is_cancelled() -> None
     caller.cancel()
     await asyncio.wait({caller})
     assert caller.cancelled()
-
     steps.gate.set()
     await tasks.idle()
     assert steps.is_done
@@ -46,13 +44,6 @@ async def waiting(task: asyncio.Task[Any]) -> None:
     await asyncio.wait({task})
 
 
-async def test_who_stays_is_given_the_result() -> None:
-    tasks: OwnedTasks = OwnedTasks()
-    steps = Steps()
-    steps.gate.set()
-    assert await tasks.own(steps.work()) == "done"
-
-
 async def test_closing_waits_for_what_must_be_finished() -> None:
     tasks: OwnedTasks = OwnedTasks()
     finished, ended = Steps(), Steps()
@@ -60,7 +51,6 @@ async def test_closing_waits_for_what_must_be_finished() -> None:
     tasks.start(ended.work())
     await finished.begun.wait()
     await ended.begun.wait()
-
     closing = asyncio.create_task(tasks.close())
     finished.gate.set()
     await closing
@@ -124,3 +114,30 @@ async def test_work_of_a_key_knows_whether_anybody_waits_for_it() -> None:
     steps.gate.set()
     assert await waiting == "done"
     assert not waiters.any
+
+
+async def test_work_on_many_or_long_messages_goes_to_a_thread() -> None:
+    for messages, tokens in ((3, 100), (LARGE - 1, LARGE * MESSAGE_TOKENS - 1)):
+        assert await offload(message_load(messages, tokens), threading.get_ident) == threading.get_ident()
+    for messages, tokens in ((LARGE, 0), (3, LARGE * MESSAGE_TOKENS)):
+        assert await offload(message_load(messages, tokens), threading.get_ident) != threading.get_ident()
+
+
+async def test_in_each_turn_of_the_loop_one_request_makes_a_step() -> None:
+    turn, steps, loop = 0, list[int](), asyncio.get_running_loop()
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        ticking[0] = loop.call_soon(count)
+
+    async def work() -> None:
+        for _ in range(5):
+            await next_step()
+            steps.append(turn)
+
+    ticking = [loop.call_soon(count)]
+    await asyncio.gather(*(work() for _ in range(8)))
+    ticking[0].cancel()
+    assert len(steps) == 40
+    assert max(steps.count(each) for each in set(steps)) == 1

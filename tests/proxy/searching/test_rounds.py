@@ -1,7 +1,5 @@
 """Hidden rounds: the results of searches, their size, and what is kept of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -11,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint, FirstChoice
+from proxy.endpoints.chat import CHAT_ENDPOINT, FirstChoice
 from proxy.endpoints.hidden_calls import NAME, with_usage
-from proxy.endpoints.replies import Items
 from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from proxy.searching import (
     ALL_SHOWN,
@@ -81,32 +78,22 @@ def result(made: HiddenRounds, call: replies.ToolCall) -> str:
     return content
 
 
-def test_a_result_is_what_was_said_with_its_role_and_place() -> None:
-    assert "[1] user:\n> where is the key of the greenhouse?" in result(rounds(), search("greenhouse key"))
-
-
-def test_what_the_view_shows_already_is_not_repeated() -> None:
-    assert result(rounds(shows=SAID), search("greenhouse key")) == ALL_SHOWN
-
-
-def test_what_was_found_before_is_not_repeated() -> None:
+def test_nothing_is_repeated_that_is_shown_or_was_found() -> None:
+    shown = rounds(shows=SAID)
+    assert result(shown, search("greenhouse key")) == ALL_SHOWN
+    assert not asyncio.run(shown.shorten(None))
     made = rounds()
     assert "blue barrel" in result(made, search("blue barrel"))
     assert "blue barrel" not in result(made, search("blue barrel", id="again"))
 
 
-@pytest.mark.parametrize("window", [1_000, 4_000])
-def test_a_result_takes_at_most_a_quarter_of_the_window(window: int) -> None:
-    assert WORDS.text(result(rounds(Budget.of(window)), search("barrel"))) <= window // 4
-
-
-def test_where_there_is_no_room_the_model_is_told_so() -> None:
+def test_a_result_takes_at_most_a_quarter_of_the_window() -> None:
+    for window in [1_000, 4_000]:
+        assert WORDS.text(result(rounds(Budget.of(window)), search("barrel"))) <= window // 4
     budget = Budget.of(600)
     shows = [user(words(budget.usable - MIN_TOKENS))]
     assert result(rounds(budget, shows=shows), search("barrel")) == NO_ROOM
 
-
-def test_a_search_that_fails_is_answered_so() -> None:
     async def defect(query: str) -> list[Hit]:
         raise ValueError(query)
 
@@ -128,71 +115,12 @@ def test_results_are_cut_once_and_nothing_is_searched_after() -> None:
     assert not asyncio.run(made.shorten(most // 2))
 
 
-def test_without_known_room_a_note_replaces_the_results() -> None:
-    made = rounds()
-    asyncio.run(made.run(heard(search("barrel"))))
-    assert asyncio.run(made.shorten(None))
-    assert json.loads(json.loads(made.body())[0][-1])["content"] == NO_ROOM
-
-
-def test_what_holds_no_passages_cannot_be_cut() -> None:
-    made = rounds(shows=SAID)
-    asyncio.run(made.run(heard(search("greenhouse key"))))
-    assert not asyncio.run(made.shorten(None))
-
-
-def test_rounds_that_are_given_up_leave_nothing_behind() -> None:
-    made = rounds()
-    asyncio.run(made.run(heard(search("barrel"))))
-    made.give_up()
-    assert (made.patch, made.runs_calls, made.tokens) == (None, False, rounds().tokens)
-
-
-def test_the_last_request_says_that_it_is_the_last() -> None:
-    made = rounds(most=1)
-    assert json.loads(made.body())[1] == "OFFERED"
-    asyncio.run(made.run(heard(search())))
-    assert json.loads(made.body())[1] == "NOT_CALLABLE"
-
-
-def test_a_patch_is_anchored_at_the_last_message() -> None:
-    made = rounds()
-    asyncio.run(made.run(heard(search(), search(id="call_m2"))))
-    patch = made.patch
-    assert patch is not None
-    assert (patch.anchor, patch.at, patch.covered) == (transcript_of(ASKED).digests[0], 1, 0)
-    assert [piece.raw for piece in patch.pieces if hasattr(piece, "raw")] == json.loads(made.body())[0]
-
-
-def test_without_a_search_there_is_nothing_to_keep() -> None:
-    assert rounds().patch is None
-
-
 def test_a_call_without_an_id_gets_one() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search(id=""), search(id=""))))
     call, *results = (json.loads(each) for each in json.loads(made.body())[0])
     assert [each["id"] for each in call["tool_calls"]] == [each["tool_call_id"] for each in results]
     assert len({each["id"] for each in call["tool_calls"]}) == 2
-
-
-class ResultsInOneMessage(ChatEndpoint):
-    """Results as some protocols have them."""
-
-    def results(self, found: Sequence[tuple[str, str]]) -> Items:
-        return [{"role": "user", "content": [{"id": id, "text": text} for id, text in found]}]
-
-
-def test_where_all_results_of_a_round_are_one_message_there_is_one() -> None:
-    made = rounds()
-    made.endpoint = ResultsInOneMessage()
-    asyncio.run(made.run(heard(search("greenhouse"), search("blue barrel", id="more"))))
-    asyncio.run(made.run(heard(search("greenhouse key", id="third"))))
-    hidden = [json.loads(each) for each in json.loads(made.body())[0]]
-    assert [each["role"] for each in hidden] == ["assistant", "user", "assistant", "user"]
-    assert [[each["id"] for each in hidden[at]["content"]] for at in (1, 3)] == [["call_m1", "more"], ["third"]]
-    assert "where is the key" in hidden[1]["content"][0]["text"]
-    assert "where is the key" not in hidden[3]["content"][0]["text"]
 
 
 class Watching:
@@ -226,9 +154,6 @@ def test_hidden_replies_cost_what_they_say_or_we_count() -> None:
     assert made.spent_tokens == 110
     made.add_cost(heard(search()))
     assert made.spent_tokens == 110 + made.tokens
-
-
-# -- the tool ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,6 +192,8 @@ def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:
         parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5)[1] for top_k in (None, 0, 7, 10_000, "7", True)
     ]
     assert asked == [5, 1, 7, MAX_PASSAGES, 5, 5]
+    offered = offer(CHAT_ENDPOINT, {}, counter(), has_system=True, refused=False, top_k=8)
+    assert json.loads(offered.definition)["function"]["parameters"]["properties"]["top_k"]["default"] == 8
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '{"query": 1}', '{"query": ""}', None, "[" * 100_000])
@@ -275,15 +202,9 @@ def test_arguments_that_cannot_be_read_tell_the_model_what_to_do(arguments: obje
         parse_arguments(arguments, 5)
 
 
-# -- a reply in one piece ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"choices": []}', b'{"choices": [1]}', b'{"error": {}}', b"\xff"])
-def test_what_is_no_completion_says_nothing(data: bytes) -> None:
+def test_what_hides_nothing_keeps_its_bytes_and_no_completion_says_nothing(data: bytes) -> None:
     assert CHAT_ENDPOINT.said(data) is None
-
-
-def test_a_reply_of_which_nothing_is_hidden_keeps_its_bytes() -> None:
     data = b'{ "choices" : [{"message":{"content":"x"}, "finish_reason":"stop"}] }'
     assert CHAT_ENDPOINT.joined(data, []) == data
 
@@ -295,13 +216,6 @@ def test_details_of_a_usage_are_added_up_too() -> None:
         **replies.usage(150, 17),
         "completion_tokens_details": {"reasoning_tokens": 10, "audio_tokens": 0},
     }
-
-
-@pytest.mark.parametrize("top_k", [5, 8])
-def test_the_tool_says_how_many_passages_it_brings_by_default(top_k: int) -> None:
-    offered = offer(CHAT_ENDPOINT, {}, counter(), has_system=True, refused=False, top_k=top_k)
-    properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
-    assert properties["top_k"]["default"] == top_k
 
 
 def test_of_very_many_searches_at_once_some_are_run_and_all_are_answered() -> None:

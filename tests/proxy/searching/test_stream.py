@@ -1,7 +1,5 @@
 """Joining event streams: the output does not depend on how the input is cut, and any client can read it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
@@ -64,13 +62,6 @@ LAST = written(
 MIXED = written(*reply_opening("Both. "), *reply_calls(search(), LOOKS), CALLED, USED)
 
 
-def test_two_replies_become_one() -> None:
-    message = assembled(chunks_in(spliced([FIRST, LAST])))
-    assert message["content"] == "Let me look. "
-    assert message["tool_calls"] == [LOOKS.as_json()]
-    assert message["usage"] == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
-
-
 @given(cuts=st.lists(st.integers(0, 5_000), max_size=60))
 @STABLE
 def test_wherever_the_bytes_are_cut_the_client_gets_the_same(cuts: list[int]) -> None:
@@ -78,8 +69,11 @@ def test_wherever_the_bytes_are_cut_the_client_gets_the_same(cuts: list[int]) ->
     assert spliced([MIXED], cuts) == spliced([MIXED])
 
 
-def test_byte_by_byte_the_client_gets_the_same() -> None:
+def test_byte_by_byte_two_replies_become_one() -> None:
     assert spliced([FIRST, LAST], range(5_000)) == spliced([FIRST, LAST])
+    message = assembled(chunks_in(spliced([FIRST, LAST])))
+    assert (message["content"], message["tool_calls"]) == ("Let me look. ", [LOOKS.as_json()])
+    assert message["usage"] == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
 
 
 @pytest.mark.parametrize("line_end", [b"\r\n", b"\r"], ids=["crlf", "cr"])
@@ -117,8 +111,13 @@ def test_a_reply_that_searches_nothing_passes_byte_for_byte(events: list[bytes],
     assert spliced([stream], cuts) == stream
 
 
-def test_a_comment_between_events_does_not_wait_for_more() -> None:
+def test_a_comment_and_a_cut_call_do_not_wait_for_more() -> None:
     assert ChatSplicer(runs_calls=True).feed(b": ping\n") == b": ping\n"
+    splicer = ChatSplicer(runs_calls=True)
+    cut = written(*reply_opening("Let me"), *reply_calls(search())[:2], done=False) + b"data: {"
+    told = splicer.feed(cut) + splicer.rest()
+    assert told == written(*reply_opening("Let me"), done=False) + b"data: {"
+    assert not splicer.is_continued
 
 
 def test_of_endless_arguments_of_a_search_only_the_beginning_is_kept() -> None:
@@ -148,7 +147,6 @@ class Endless:
         self.is_closed = True
 
 
-@pytest.mark.anyio
 async def test_a_reply_that_is_too_long_to_be_read_passes_as_it_comes() -> None:
     reply = Endless()
     read = await read_whole(reply)
@@ -161,29 +159,11 @@ async def test_a_reply_that_is_too_long_to_be_read_passes_as_it_comes() -> None:
     assert reply.is_closed
 
 
-def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
-    splicer = ChatSplicer(runs_calls=True)
-    text = replies.sse(replies.chunk({"content": "Let me "}))
-    assert splicer.feed(text) == text
-    assert splicer.feed(written(*reply_calls(search())[:2], done=False)) == b""
-
-
-def test_a_client_gets_its_own_calls_numbered_from_zero() -> None:
-    splicer = ChatSplicer(runs_calls=True)
-    message = assembled(chunks_in(splicer.feed(MIXED)))
-    assert (message["content"], message["tool_calls"], message["finish"]) == ("Both. ", [LOOKS.as_json()], "tool_calls")
-    assert splicer.has_searches
-    assert not splicer.is_continued
-    assert [call["id"] for call in splicer.said.memory_calls] == ["call_m1"]
-
-
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call", None])
 def test_a_wrong_reason_to_finish_or_none_does_not_matter(finish: str | None) -> None:
     end = [replies.chunk({}, finish=finish)] if finish else []
-    assert (
-        assembled(chunks_in(spliced([written(*reply_opening(""), *reply_calls(search()), *end), LAST])))["finish"]
-        == "tool_calls"
-    )
+    told = spliced([written(*reply_opening(""), *reply_calls(search()), *end), LAST])
+    assert assembled(chunks_in(told))["finish"] == "tool_calls"
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
@@ -195,39 +175,12 @@ def test_a_reply_that_was_cut_short_is_the_last_one(finish: str) -> None:
     assert SEARCH not in str(told)
 
 
-def test_a_stream_cut_within_a_call_is_the_last() -> None:
-    splicer = ChatSplicer(runs_calls=True)
-    told = (
-        splicer.feed(written(*reply_opening("Let me"), *reply_calls(search())[:2], done=False) + b"data: {")
-        + splicer.rest()
-    )
-    assert told == written(*reply_opening("Let me"), done=False) + b"data: {"
-    assert not splicer.is_continued
-
-
-def test_what_is_called_after_the_last_round_is_taken_out() -> None:
+def test_what_is_left_after_the_last_round_is_told() -> None:
     told = chunks_in(spliced([FIRST, written(*reply_opening(None), *reply_calls(search()), CALLED, USED)], most=1))
     assert assembled(told)["finish"] == "stop"
-
-
-def test_what_has_neither_text_nor_calls_left_says_so() -> None:
     told = chunks_in(spliced([written(*reply_opening(None), *reply_calls(search()), CALLED)], most=0))
-    assert told[-1]["choices"][0] == {
-        "index": 0,
-        "delta": {"content": NO_ANSWER},
-        "logprobs": None,
-        "finish_reason": "stop",
-    }
-
-
-def test_an_error_in_a_stream_passes_and_ends_it() -> None:
-    stream = written(*reply_opening("Hm"), *reply_calls(search()), done=False) + replies.stream_error()
-    splicer = ChatSplicer(runs_calls=True)
-    assert splicer.feed(stream).endswith(replies.stream_error())
-    assert not splicer.is_continued
-
-
-# -- calls as servers write them -----------------------------------------------------------------------------
+    choice = told[-1]["choices"][0]
+    assert (choice["delta"], choice["finish_reason"]) == ({"content": NO_ANSWER}, "stop")
 
 
 def piece(index: int | None = 0, name: str | None = None, arguments: str | None = None, **more: Any) -> Chunk:
@@ -256,11 +209,7 @@ def test_a_name_that_is_only_the_beginning_of_ours_is_the_clients(name: str) -> 
     [
         [piece(name="search_", id="a"), piece(name="memory"), piece(arguments='{"query":"x"}')],
         [piece(name="", id="a", arguments=""), piece(name=SEARCH, arguments='{"query":"x"}')],
-        [
-            replies.chunk({"tool_calls": [{"index": 0, "id": "a"}]}),
-            piece(name=SEARCH),
-            piece(arguments='{"query":"x"}'),
-        ],
+        [replies.chunk({"tool_calls": [{"index": 0, "id": "a"}]}), piece(name=SEARCH), piece(0, None, '{"query":"x"}')],
     ],
     ids=["in pieces", "empty at first", "after the id"],
 )
@@ -269,37 +218,26 @@ def test_a_call_is_held_back_until_its_name_comes(parts: list[Chunk]) -> None:
 
 
 def test_calls_of_other_tools_whose_names_come_late_are_the_clients() -> None:
-    parts = [
-        piece(0, "sea", id="a"),
-        piece(0, "rch", ""),
-        piece(0, "_web", "{}"),
-        piece(1, "", id="b"),
-        piece(1, "look"),
-    ]
+    parts = [piece(0, "sea", id="a"), piece(0, "rch", ""), piece(0, "_web", "{}")]
+    parts += [piece(1, "", id="b"), piece(1, "look")]
     hidden, own = heard(*parts)
     assert hidden == []
     assert [(call["id"], *call["function"].values()) for call in own] == [("a", "search_web", "{}"), ("b", "look", "")]
 
 
-def test_a_beginning_of_our_name_is_sent_at_the_end() -> None:
+def test_a_name_in_parts_is_sent_at_the_end_and_repeated_once() -> None:
     own = [{"id": id, "type": "function", "function": {"name": "search", "arguments": ""}} for id in ("a", "b")]
     parts = [piece(0, "search", "", id="a"), piece(1, SEARCH, "{}", id="m"), piece(2, "search", "", id="b")]
     assert heard(*parts) == (["{}"], own)
-
-
-def test_a_name_that_is_repeated_with_each_piece_is_one_name() -> None:
     parts = [piece(name=SEARCH, id="a", arguments='{"query"'), piece(name=SEARCH, id="a", arguments=':"x"}')]
     assert heard(*parts)[0] == ['{"query":"x"}']
 
 
-def test_calls_that_are_all_numbered_alike_are_told_apart_by_their_ids() -> None:
+def test_calls_numbered_alike_are_told_apart_by_id() -> None:
     parts = [piece(0, SEARCH, '{"query":"x"}', id="a"), piece(0, "look", "{}", id="b"), piece(0, "see", "{}", id="c")]
     hidden, own = heard(*parts)
     assert hidden == ['{"query":"x"}']
     assert [call["function"]["name"] for call in own] == ["look", "see"]
-
-
-def test_calls_without_a_number_are_told_apart_by_their_ids() -> None:
     splicer = ChatSplicer(runs_calls=True)
     splicer.feed(written(piece(None, SEARCH, '{"query":"x"}', id="a"), piece(None, SEARCH, "{}", id="b"), CALLED))
     assert [call["id"] for call in splicer.said.memory_calls] == ["a", "b"]

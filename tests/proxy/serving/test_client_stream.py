@@ -1,15 +1,11 @@
 """Work that ends when the client leaves, and only then: in the task of the request, which lives on."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
 from starlette.types import Message
 
 from proxy.serving.reading import ClientGone, ClientStream
-
-pytestmark = pytest.mark.anyio
 
 
 class Client:
@@ -32,15 +28,6 @@ async def read(client: Client) -> ClientStream:
     stream = ClientStream(client.receive)
     assert [part async for part in stream.body()] == [b"{}"]
     return stream
-
-
-async def test_work_that_is_done_at_once_gives_its_result() -> None:
-    async def work() -> str:
-        return "done"
-
-    client = Client()
-    client.leaves.set()
-    assert await (await read(client)).unless_gone(work()) == "done"
 
 
 async def test_what_work_raises_is_raised() -> None:

@@ -1,7 +1,5 @@
 """When a client of a stream gets signs of life, and that they part no event."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 
@@ -10,8 +8,6 @@ from starlette.types import Message
 
 from proxy.serving.relay import KeepAlive, allows_beats
 from tests.support.signals import BOUND
-
-pytestmark = pytest.mark.anyio
 
 BEAT = b": beat\n\n"
 SOON, NEVER = 0.001, 3_600.0
@@ -71,15 +67,6 @@ async def a_while() -> None:
     await keep_alive.stop()
 
 
-async def test_a_stream_without_pauses_passes_message_by_message() -> None:
-    client = Client()
-    keep_alive, messages = KeepAlive(client.send, NEVER, BEAT), [head(), body(EVENT), body(EVENT, more=False)]
-    for each in messages:
-        await keep_alive.send(each)
-    await keep_alive.stop()
-    assert client.got == messages
-
-
 async def test_nothing_is_sent_before_the_head() -> None:
     client = Client()
     keep_alive = KeepAlive(client.send, SOON, BEAT)
@@ -132,16 +119,13 @@ async def test_no_beat_parts_an_event() -> None:
     ids=["an error", "JSON", "packed", "of a known length"],
 )
 async def test_no_beats_are_sent_after_any_other_head(begun: Message) -> None:
+    assert allows_beats(200, [*EVENTS, (b"content-encoding", b"identity")])
     client = Client()
     keep_alive = KeepAlive(client.send, SOON, BEAT)
     await keep_alive.send(begun)
     await a_while()
     await keep_alive.send(body(b"{}", more=False))
     assert client.got == [begun, body(b"{}", more=False)]
-
-
-def test_an_encoding_that_changes_nothing_allows_beats() -> None:
-    assert allows_beats(200, [*EVENTS, (b"content-encoding", b"identity")])
 
 
 async def test_a_delayed_beat_is_sent_once_before_the_reply() -> None:

@@ -1,7 +1,5 @@
 """When the parts of a reply are sent: its end waits until the session is stored, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,8 +15,6 @@ from proxy.serving.reading import ClientStream
 from proxy.serving.relay import Relay
 from tests.support.giants import SIZE, giant
 from tests.support.signals import BOUND
-
-pytestmark = pytest.mark.anyio
 
 DONE = b"data: [DONE]\n\n"
 SPOKEN = b'data: {"content":"\\ndata: [DONE]"}\n\n'
@@ -51,6 +47,20 @@ class Broken(Reply):
         raise UpstreamUnavailable("The upstream broke off.")
 
 
+class Received:
+    """A client that takes all that it is sent."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        self.parts.append(message.get("body", b""))
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
+
+
 class Store:
     """Sets an event when it is called, and blocks the relay until it may go on."""
 
@@ -70,19 +80,15 @@ async def stays() -> Message:
 
 async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list[bytes]]:
     """The parts of the body that were sent before the store had answered, and those sent afterwards."""
-    store, parts = Store(), list[bytes]()
-
-    async def send(message: Message) -> None:
-        parts.append(message.get("body", b""))
-
+    store, client = Store(), Received()
     relay = Relay(CHAT_ENDPOINT, ClientStream(stays), reply, [], settle=store.settle)
-    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, client.send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
-        before = parts[1:]
+        before = client.parts[1:]
         store.stored.set()
         await running
-    return before, parts[1 + len(before) :]
+    return before, client.parts[1 + len(before) :]
 
 
 @pytest.mark.parametrize(
@@ -126,10 +132,7 @@ class SpeaksLast(ChatEndpoint):
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 20, len(LAST) - 1, len(LAST)])
 async def test_an_ending_event_with_text_is_read_whole_first(cut: int) -> None:
-    store, parts, heard = Store(), list[bytes](), list[bytes]()
-
-    async def send(message: Message) -> None:
-        parts.append(message.get("body", b""))
+    store, client, heard = Store(), Received(), list[bytes]()
 
     class Hearing(WatchedReply):
         def feed(self, chunk: bytes) -> None:
@@ -142,37 +145,33 @@ async def test_an_ending_event_with_text_is_read_whole_first(cut: int) -> None:
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
     relay = Relay(SpeaksLast(), ClientStream(stays), reply, [], settle=settle, watched=Hearing(CHAT_ENDPOINT, STREAM))
-    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, client.send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
-        assert b"".join(parts) == b"data: 1\n\n"
+        assert client.body == b"data: 1\n\n"
         store.stored.set()
         await running
-    assert b"".join(parts) == b"data: 1\n\n" + LAST
+    assert client.body == b"data: 1\n\n" + LAST
 
 
 async def test_a_long_last_event_is_sent_in_pieces() -> None:
-    store, parts = Store(), list[bytes]()
-
-    async def send(message: Message) -> None:
-        parts.append(message.get("body", b""))
-
-    chunks = list(giant(b"event: over\ndata: "))
+    store, client, chunks = Store(), Received(), list(giant(b"event: over\ndata: "))
     relay = Relay(SpeaksLast(), ClientStream(stays), Reply(STREAM, *chunks), [], settle=store.settle)
-    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, client.send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
-        assert SIZE - 2_000_000 < sum(map(len, parts)) < sum(map(len, chunks))
-        assert max(map(len, parts)) < 2_000_000
+        assert SIZE - 2_000_000 < len(client.body) < sum(map(len, chunks))
+        assert max(map(len, client.parts)) < 2_000_000
         store.stored.set()
         await running
-    assert b"".join(parts) == b"".join(chunks)
+    assert client.body == b"".join(chunks)
 
 
-class Leaving:
+class Leaving(Received):
     """A client that disconnects on demand."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.leaves = asyncio.Event()
         self._told = iter([{"type": "http.request"}])
 
@@ -182,27 +181,10 @@ class Leaving:
         await self.leaves.wait()
         return {"type": "http.disconnect"}
 
-    async def takes_all(self, _message: Message) -> None:
-        pass
-
-    async def leaves_at_the_body(self, message: Message) -> None:
-        if message.get("body"):
-            self.leaves.set()
-            await asyncio.Event().wait()
-
     async def client(self) -> ClientStream:
         client = ClientStream(self.receive)
         assert [part async for part in client.body()] == []
         return client
-
-
-async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> None:
-    store, client = Store(), Leaving()
-    relay = Relay(CHAT_ENDPOINT, await client.client(), Reply(STREAM, b"data: 1\n\n" + DONE), [], settle=store.settle)
-    async with asyncio.timeout(BOUND):
-        await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
-        await store.asked.wait()
-    store.stored.set()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +196,7 @@ async def test_a_reply_whose_client_leaves_is_followed_up_after_it_is_stored(rep
     store, client, followed = Store(), Leaving(), asyncio.Event()
     relay = Relay(CHAT_ENDPOINT, await client.client(), reply, [], settle=store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
-        running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
+        running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.send))
         await store.asked.wait()
         client.leaves.set()
         await running
@@ -230,14 +212,8 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
         if message.get("body"):
             raise ConnectionError
 
-    relay = Relay(
-        CHAT_ENDPOINT,
-        ClientStream(stays),
-        Reply(STREAM, b"data: 1\n\n" + DONE),
-        [],
-        settle=store.settle,
-        follow=followed.set,
-    )
+    reply = Reply(STREAM, b"data: 1\n\n" + DONE)
+    relay = Relay(CHAT_ENDPOINT, ClientStream(stays), reply, [], settle=store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
         with pytest.raises(ConnectionError):
             await relay({"type": "http"}, stays, send)
@@ -246,17 +222,10 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
 
 
 async def test_a_reply_that_breaks_off_is_not_followed_up() -> None:
-    followed = asyncio.Event()
-    relay = Relay(
-        CHAT_ENDPOINT,
-        ClientStream(stays),
-        Broken(STREAM, b"data: 1\n\n"),
-        [],
-        settle=Store().settle,
-        follow=followed.set,
-    )
+    followed, reply = asyncio.Event(), Broken(STREAM, b"data: 1\n\n")
+    relay = Relay(CHAT_ENDPOINT, ClientStream(stays), reply, [], settle=Store().settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
-        await relay({"type": "http"}, stays, Leaving().takes_all)
+        await relay({"type": "http"}, stays, Received().send)
     assert not followed.is_set()
 
 
@@ -267,16 +236,11 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n'
     ("held", "between"), [(USAGE, b"\n\n"), (USAGE[:20], b"\n\n"), (b"", b"")], ids=["line", "part of a line", "none"]
 )
 async def test_a_held_part_of_an_event_is_sent_before_the_error(held: bytes, between: bytes) -> None:
-    parts = list[bytes]()
-
-    async def send(message: Message) -> None:
-        parts.append(message.get("body", b""))
-
-    editor = UsageRemover(CHAT_ENDPOINT)
+    client, editor = Received(), UsageRemover(CHAT_ENDPOINT)
     relay = Relay(CHAT_ENDPOINT, ClientStream(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
     async with asyncio.timeout(BOUND):
-        await relay({"type": "http"}, stays, send)
-    before, error, after = b"".join(parts).partition(b'data: {"error"')
+        await relay({"type": "http"}, stays, client.send)
+    before, error, after = client.body.partition(b'data: {"error"')
     assert before == b"data: 1\n\n" + held + between
     assert error
     assert after.endswith(b"\n\n")
@@ -295,15 +259,9 @@ async def failing() -> None:
 
 @pytest.mark.parametrize("capture", [None, Unreadable()])
 async def test_defects_do_not_stop_the_reply(capture: Any, caplog: pytest.LogCaptureFixture) -> None:
-    parts = list[bytes]()
-
-    async def send(message: Message) -> None:
-        parts.append(message.get("body", b""))
-
-    relay = Relay(
-        CHAT_ENDPOINT, ClientStream(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], settle=failing, watched=capture
-    )
+    client, reply = Received(), Reply(STREAM, b"data: 1\n\n", DONE)
+    relay = Relay(CHAT_ENDPOINT, ClientStream(stays), reply, [], settle=failing, watched=capture)
     async with asyncio.timeout(BOUND):
-        await relay({"type": "http"}, stays, send)
-    assert b"".join(parts) == b"data: 1\n\n" + DONE
+        await relay({"type": "http"}, stays, client.send)
+    assert client.body == b"data: 1\n\n" + DONE
     assert "ZeroDivisionError" in caplog.text

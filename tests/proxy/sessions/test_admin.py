@@ -1,7 +1,5 @@
 """`condenser sessions`: its output, the proxy it asks, and the token it uses."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.commands.proxy_client import table
 from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.histories import StoredHistory
@@ -44,9 +41,6 @@ def settings(tmp_path: Path, **more: object) -> Settings:
     return Settings(**{"store": {"url": f"sqlite:///{tmp_path}/s.db"}, **more})  # type: ignore[arg-type]
 
 
-# -- the token ---------------------------------------------------------------------------------------------
-
-
 def test_the_token_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert known_token(settings(tmp_path)) is None
     token = admin_token(settings(tmp_path))
@@ -55,16 +49,15 @@ def test_the_token_is_made_once_and_found_again(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / TOKEN_FILE).stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "a-name"])
-def test_no_token_is_made_where_others_could_ask(tmp_path: Path, host: str) -> None:
-    assert admin_token(settings(tmp_path, host=host)) is None
+OPEN = [{"host": host} for host in ("0.0.0.0", "::", "10.0.0.1", "a-name")]
+NO_FILE = [{"store": {"url": url}} for url in ("memory://", "redis://h:1/0")]
+
+
+@pytest.mark.parametrize("given", [*OPEN, *NO_FILE])
+def test_no_token_is_made_for_others_or_without_a_place(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert admin_token(settings(tmp_path, **given)) is None
+    assert known_token(settings(tmp_path, **given)) is None
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("url", ["memory://", "redis://h:1/0"])
-def test_no_token_is_made_where_there_is_no_place_for_it(tmp_path: Path, url: str) -> None:
-    assert admin_token(settings(tmp_path, store={"url": url})) is None
-    assert known_token(settings(tmp_path, store={"url": url})) is None
 
 
 def test_the_token_of_the_settings_wins_and_none_is_made(tmp_path: Path) -> None:
@@ -72,9 +65,6 @@ def test_the_token_of_the_settings_wins_and_none_is_made(tmp_path: Path) -> None
     assert admin_token(given) == known_token(given, "http://elsewhere:1") == "mine"
     assert list(tmp_path.iterdir()) == []
     assert "mine" not in repr(given)
-
-
-def test_an_empty_token_is_no_setting(tmp_path: Path) -> None:
     with pytest.raises(ValidationError):
         settings(tmp_path, admin={"token": ""})
 
@@ -93,7 +83,6 @@ def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
         assert known_token(settings(tmp_path), url) is None
 
 
-@pytest.mark.anyio
 async def test_without_a_token_nobody_is_allowed() -> None:
     store = await open_store("memory://")
     closed = Admin(StoredSessions(store, 1.0), None, READER, Tokenizers())
@@ -102,7 +91,6 @@ async def test_without_a_token_nobody_is_allowed() -> None:
     await store.close()
 
 
-@pytest.mark.anyio
 async def test_an_unreadable_session_can_be_deleted() -> None:
     store = await open_store("memory://")
     admin, key = Admin(StoredSessions(store, 1.0), "t", READER, Tokenizers()), StoreKey("tenant", "broken")
@@ -116,9 +104,6 @@ async def test_an_unreadable_session_can_be_deleted() -> None:
     await store.close()
 
 
-# -- the command -------------------------------------------------------------------------------------------
-
-
 def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.ask(chat(12), controls(session="a-long-name"))
     stage.ask(chat(1), controls(session="b"))
@@ -128,9 +113,6 @@ def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.Captu
     at = head.index("ID")
     assert (newest[at : at + 2], oldest[at : at + 11]) == ("b ", "a-long-name")
     assert head.split()[:3] == ["TENANT", "SESSION", "ID"]
-
-
-def test_no_session_is_a_heading_alone(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--tenant", "none")
     assert (code, len(out.splitlines())) == (0, 1)
 
@@ -158,21 +140,21 @@ def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, caps
     assert run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", str(file)) == (0, "", "")
     assert file.read_text("utf-8") == out
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_a_file_that_cannot_be_written_ends_with_1(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(2), controls(session="mine"))
     code, _, err = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", "/no/such/place")
-    assert code == 1
-    assert err.startswith("condenser: ")
+    assert (code, err.startswith("condenser: ")) == (1, True)
 
 
-def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.ask(chat(2), controls(session="mine"))
     url = ("--url", stage.proxy.url)
     assert run(capsys, "sessions", "delete", "mine", *url) == (0, "deleted 1 session\n", "")
     for action in ("show", "export", "delete"):
         assert run(capsys, "sessions", action, "mine", *url) == (1, "", "condenser: there is no session mine\n")
+    for name in ("a", "b"):
+        stage.ask(chat(1), controls(session=name))
+    url = ("--url", stage.proxy.url)
+    tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
+    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
 
 
 def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,30 +169,18 @@ def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest
     assert run(capsys, "sessions", "show", "s", *url)[0] == 0
 
 
-def test_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a", "b"):
-        stage.ask(chat(1), controls(session=name))
-    url = ("--url", stage.proxy.url)
-    tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
-    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
-
-
-def test_a_deletion_that_names_nothing_is_a_wrong_call(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_asked_ends_with_a_code_and_why(
+    stage: Stage, capsys: pytest.CaptureFixture[str], upstream: ScriptedUpstream
+) -> None:
     stage.ask(chat(1), controls(session="s"))
     assert run(capsys, "sessions", "delete", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "delete", "", "--tenant", "", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "show", "s", "--url", stage.proxy.url)[0] == 0
     assert run(capsys, "sessions")[0] == 2
-
-
-def test_a_wrong_token_is_said_with_what_to_do(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--token", "wrong")
     assert (code, out) == (1, "")
     assert "401" in err
     assert "admin.token" in err
-
-
-def test_an_absent_or_other_server_ends_with_1(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "sessions", "list", "--url", f"http://127.0.0.1:{free_port()}")
     assert (code, "no proxy answers" in err) == (1, True)
     upstream.answer(lambda request: error(404))
@@ -289,9 +259,13 @@ def test_condensations_are_listed_in_order_with_cost() -> None:
     assert any(line.split() == ["strategy", "mask+half-window"] for line in lines)
 
 
+def branch_of(message: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "main", "count": 1, "last_used": 0.0, "messages": [message]}
+
+
 def test_a_text_that_is_cut_says_how_much_is_missing() -> None:
-    branch = {"name": "main", "count": 1, "last_used": 0.0, "messages": [{"role": "user", "content": "x" * 300}]}
-    (line,) = [line for line in lines_of({**BARE, "branches": [branch]}) if "user:" in line]
+    branches = [branch_of({"role": "user", "content": "x" * 300})]
+    (line,) = [line for line in lines_of({**BARE, "branches": branches}) if "user:" in line]
     assert line.endswith("… (202 more characters)")
 
 
@@ -299,19 +273,8 @@ def test_what_was_said_is_printed_without_control_characters() -> None:
     document = {
         **BARE,
         "judging": {"last_skip_reason": "\x1b[2J"},
-        "branches": [
-            {
-                "name": "main",
-                "count": 3,
-                "last_used": 0.0,
-                "messages": [{"role": "\x1b[2J", "content": "\x1b\u202e\ud800"}],
-            }
-        ],
+        "branches": [branch_of({"role": "\x1b[2J", "content": "\x1b\u202e\ud800"})],
         "appended": [{"role": "tool", "content": None, "tool_calls": "\x07"}],
     }
     text = "\n".join(lines_of(document))
     assert all(char.isprintable() or char == "\n" for char in text)
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert list(table([("a", "b"), ("long", "c")])) == ["a     b", "long  c"]

@@ -1,7 +1,5 @@
 """Scopes: what they keep, what sessions see of them, and what an unreadable scope costs."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -68,7 +66,6 @@ async def scoped(stored: StoredSessions, name: str, **more: Any) -> Recognised:
     return await Recogniser(stored, ()).with_card_scope(blank, name, read=True)
 
 
-@pytest.mark.anyio
 async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stored: StoredSessions) -> None:
     keeper = Keeper(stored, ttl=60, clock=time.time)
     cards = (card("A.", condensation="c1"), card("B.", condensation="c1"))
@@ -78,7 +75,6 @@ async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stor
     assert found.card_scope.added_cards == cards
 
 
-@pytest.mark.anyio
 async def test_a_broken_scope_costs_its_own_cards(stored: StoredSessions, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = await scoped(stored, "broken")
@@ -89,7 +85,6 @@ async def test_a_broken_scope_costs_its_own_cards(stored: StoredSessions, caplog
     assert ["were not" in record.message for record in caplog.records] == [True, True]
 
 
-@pytest.mark.anyio
 async def test_no_scope_is_read_where_the_store_has_failed_already(stored: StoredSessions) -> None:
     await Keeper(stored, ttl=60, clock=time.time).record(
         await scoped(stored, "home"), condensation("c1", card("A.")), standing=True

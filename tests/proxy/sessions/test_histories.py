@@ -1,7 +1,5 @@
 """The cache of stored histories: cached blocks are not read again, and the cache is bounded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +14,6 @@ from proxy.sessions.supply import Append
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.proxy.remembered import transcript
 from tests.support.chat_bodies import element
-
-pytestmark = pytest.mark.anyio
 
 KEY = StoreKey("t", "s")
 SESSION = Session("s", "test", created_at=1.0)
@@ -63,20 +59,6 @@ class Stage:
 @pytest.fixture
 def stage(store: Store) -> Stage:
     return Stage(store)
-
-
-async def test_what_is_known_is_not_read_again(stage: Stage) -> None:
-    await stage.grow("abc", 0)
-    assert await stage.read("abc") == await stage.read("abc") == "abc"
-    assert stage.store.asked == [None]
-
-
-async def test_a_turn_reads_the_newest_block_only(stage: Stage) -> None:
-    await stage.grow("abc", 0)
-    await stage.read("abc")
-    await stage.grow("abcde", 3)
-    assert await stage.read("abcde") == "abcde"
-    assert stage.store.asked == [None, [transcript("abcde").digests[-1].hex()]]
 
 
 async def test_a_block_that_goes_on_from_inside_another_is_found(stage: Stage) -> None:
@@ -148,13 +130,10 @@ async def test_a_session_larger_than_all_may_be_is_read_and_not_kept(store: Stor
     assert stage.store.asked == [None, None]
 
 
-async def test_a_large_history_is_decoded_the_same_way(stage: Stage) -> None:
+async def test_what_is_too_large_or_newer_is_read_or_missed(stage: Stage) -> None:
     letters = "".join(chr(0x4E00 + i) for i in range(2_000))
     await stage.grow(letters, 0)
     assert await stage.read(letters) == letters
-
-
-async def test_a_block_of_a_newer_version_is_a_miss(stage: Stage) -> None:
     await stage.write({transcript("abc").digests[-1].hex(): b'{"v": 3, "digests": 7}'})
     assert await stage.read("abc") == ""
 

@@ -1,7 +1,5 @@
 """Which tenant a request belongs to, and which session it names."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import Any
@@ -25,66 +23,37 @@ def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None
     return Recogniser(StoredSessions(NO_STORE, 1.0), NAMES).identify(given, headers, CHAT_ENDPOINT, body or {})
 
 
-# -- sessions ----------------------------------------------------------------------------------------------
-
-
-def test_the_proxys_own_header_comes_first() -> None:
-    assert named([(b"x-session-id", b"other")], {"metadata": {"session_id": "third"}}, "own") == Identity(
-        "X-Condenser-Session", "own"
-    )
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_header_that_clients_send_names_a_session(name: str) -> None:
-    assert named([(name.upper().encode(), b"id-1")]) == Identity(name, "id-1")
-
-
-def test_configured_headers_count_in_the_order_of_the_setting() -> None:
+def test_headers_of_the_setting_name_a_session_in_its_order() -> None:
+    for name in NAMES:
+        assert named([(name.upper().encode(), b"id-1")]) == Identity(name, "id-1")
     headers = [(name.encode(), name.encode()) for name in reversed(NAMES)]
     for place, name in enumerate(NAMES):
         assert named(headers[: len(NAMES) - place]) == Identity(name, name)
 
 
-def test_other_session_headers_come_after_the_configured_ones() -> None:
+def test_other_session_headers_come_later_and_the_first_of_two_counts() -> None:
     any_header = (b"X-My-Tool-Session-Id", b"mine")
     assert named([any_header]) == Identity("x-my-tool-session-id", "mine")
     assert named([any_header, (b"x-conversation-id", b"lowered_names")]).source == "x-conversation-id"
-
-
-def test_the_first_of_two_equal_headers_counts_even_when_empty() -> None:
     assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
     assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
     assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
 
 
-@pytest.mark.parametrize("name", [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"])
-def test_headers_that_only_resemble_session_headers_name_nothing(name: bytes) -> None:
-    assert named([(name, b"x")]) == Identity()
+def test_what_only_resembles_a_session_names_nothing() -> None:
+    for name in [b"x-session-identity", b"x--session-id-x", b"my-session-id", b"session"]:
+        assert named([(name, b"x")]) == Identity()
+    odd: list[dict[str, Any]] = [{"metadata": {"session_id": value}} for value in ("", 7)]
+    odd += [{"metadata": ["session_id"]}, {"metadata": None, "prompt_cache_key": None}, {"prompt_cache_key": ["k"]}]
+    for body in ({"user": "u", "safety_identifier": "s", "id": "i"}, *odd):
+        assert named([(b"x-request-id", b"r"), (b"x-session-id", b"")], body) == Identity()
 
 
 def test_the_body_names_a_session_after_all_headers() -> None:
     body = {"metadata": {"session_id": "m"}, "prompt_cache_key": "k"}
     assert named([], body) == Identity("metadata.session_id", "m")
     assert named([(b"x-a-session-id", b"h")], body).id == "h"
-
-
-def test_a_prompt_cache_key_is_a_weak_name() -> None:
     assert named([], {"prompt_cache_key": "k"}) == Identity("prompt_cache_key", "k", weak=True)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"user": "u", "safety_identifier": "s", "id": "i"},
-        {"metadata": {"session_id": ""}},
-        {"metadata": {"session_id": 7}},
-        {"metadata": ["session_id"]},
-        {"metadata": None, "prompt_cache_key": None},
-        {"prompt_cache_key": ["k"]},
-    ],
-)
-def test_users_request_ids_and_odd_values_are_never_identity(body: dict[str, Any]) -> None:
-    assert named([(b"x-request-id", b"r"), (b"x-session-id", b"")], body) == Identity()
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\x00", "\x7f"])
@@ -93,21 +62,15 @@ def test_an_id_with_control_characters_is_refused_and_its_source_named(value: st
         named([], {"metadata": {"session_id": value}})
 
 
-def test_ids_are_never_cut_or_merged_in_keys() -> None:
+def test_an_odd_id_is_refused_or_shown_by_its_digest_never_cut() -> None:
     ids = ["a" * 300, "a" * 301, "a", "A", "a ", "ä", "会话", "\ud800", "/../x", "a:b"]
     keys = [session_key(each) for each in ids]
     assert len(set(keys)) == len(ids)
     assert all(key.isalnum() and key.isascii() for key in keys)
-
-
-@pytest.mark.parametrize("text", ["a b", "x" * 256, "~!@"])
-def test_a_plain_id_is_shown_as_it_is(text: str) -> None:
-    assert printable_id(text) == text
-
-
-@pytest.mark.parametrize("text", ["x" * 257, "会话", "caf\u00e9", "a\x1fb"])
-def test_an_id_that_a_header_cannot_carry_is_shown_by_its_digest(text: str) -> None:
-    assert printable_id(text) == session_key(text)
+    for text in ("a b", "x" * 256, "~!@"):
+        assert printable_id(text) == text
+    for text in ("x" * 257, "会话", "caf\u00e9", "a\x1fb"):
+        assert printable_id(text) == session_key(text)
 
 
 def test_derived_ids_are_random_and_provisional_ids_are_deterministic() -> None:
@@ -116,30 +79,19 @@ def test_derived_ids_are_random_and_provisional_ids_are_deterministic() -> None:
     assert len({provisional_id("t", b"a"), provisional_id("t", b"b"), provisional_id("u", b"a")}) == 3
 
 
-# -- tenants -----------------------------------------------------------------------------------------------
-
-
 def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
     return Tenants(Settings(tenant=TenantSettings(**tenant)), key)
 
 
-def test_by_default_each_credential_is_a_tenant_and_no_digest_holds_it() -> None:
-    by = tenants()
-    first = by.owner([(b"authorization", b"Bearer sk-1")], None)
-    assert first == by.owner([(b"Authorization", b"Bearer sk-1")], "10.0.0.1")
-    assert first != by.owner([(b"authorization", b"Bearer sk-2")], None)
-    assert first != by.owner([], None)
-    assert "sk-1" not in "".join(first)
-
-
-def test_the_digest_depends_on_the_key() -> None:
+def test_a_tenant_is_made_of_its_credential_and_our_key() -> None:
     headers = [(b"authorization", b"Bearer sk-1")]
     assert tenants(b"one").owner(headers, None) != tenants(b"two").owner(headers, None)
-
-
-def test_fixed_makes_all_callers_one_tenant() -> None:
-    by = tenants(b"k", **{"from": "fixed"})
-    assert by.owner([(b"authorization", b"a")], None).tenant == by.owner([], None).tenant
+    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).owner([(b"x-team", b"same")], "::1")
+    assert header.tenant != tenants().owner([(b"authorization", b"same")], "p").tenant
+    for name in [b"authorization", b"api-key", b"x-api-key"]:
+        assert tenants().owner([(name, b"Bearer sk-1")], None).tenant == "2a09c2ac9448cbfb0114fe7aa02b4384"
+    keys = {tenant_key(Settings(store={"url": f"redis://{host}:1/0"})) for host in ("a", "b")}  # type: ignore[arg-type]
+    assert len(keys) == 1
 
 
 def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
@@ -164,31 +116,10 @@ def test_a_proxy_is_trusted_by_its_address_or_network(peer: str | None, trusted:
     assert (peer in TrustedProxies(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
 
 
-def test_a_header_can_not_be_mistaken_for_a_credential() -> None:
-    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).owner([(b"x-team", b"same")], "::1")
-    assert header.tenant != tenants().owner([(b"authorization", b"same")], "p").tenant
-
-
-@pytest.mark.parametrize("name", [b"authorization", b"api-key", b"x-api-key"])
-def test_a_caller_with_one_credential_is_the_tenant_that_the_store_knows(name: bytes) -> None:
-    assert tenants().owner([(name, b"Bearer sk-1")], None).tenant == "2a09c2ac9448cbfb0114fe7aa02b4384"
-
-
-@pytest.mark.parametrize("name", TenantSettings().headers)
-def test_callers_with_a_dummy_key_are_told_apart_by_their_other_credential(name: str) -> None:
-    dummy, by = (b"authorization", b"Bearer EMPTY"), tenants()
-    owners = [by.owner([dummy, (name.encode(), value)], None) for value in (b"one", b"two", b"")]
-    assert len(set(owners)) == 3
-    assert owners[2] == by.owner([dummy], None)
-
-
-def test_only_the_headers_of_the_setting_are_credentials() -> None:
+def test_only_the_headers_of_the_setting_count_each_in_its_place() -> None:
     by = tenants(headers=["x-portal-key"])
     assert by.owner([(b"x-portal-key", b"a")], None) != by.owner([(b"x-portal-key", b"b")], None)
     assert by.owner([(b"x-api-key", b"a")], None) == by.owner([], None)
-
-
-def test_the_order_of_two_credentials_makes_no_difference_but_their_places_do() -> None:
     given, by = [(b"authorization", b"one"), (b"api-key", b"two")], tenants()
     assert by.owner(given, None) == by.owner(given[::-1], None)
     assert by.owner(given, None) != by.owner([(b"authorization", b"two"), (b"api-key", b"one")], None)
@@ -220,11 +151,6 @@ def test_the_key_stands_beside_an_embedded_store_and_is_made_once(tmp_path: Path
     assert key == tenant_key(settings) == file.read_bytes()
     assert len(key) == 64
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_replicas_on_one_redis_agree_on_the_key() -> None:
-    keys = {tenant_key(Settings(store={"url": f"redis://{host}:1/0"})) for host in ("a", "b")}  # type: ignore[arg-type]
-    assert len(keys) == 1
 
 
 def test_a_pepper_of_the_settings_wins(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Storing a turn, a fork, a record and an append, with concurrent writers and within quotas."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import string
@@ -19,8 +17,6 @@ from proxy.store.base import Store, StoreKey
 from strategies.core.pieces import Keep
 from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, turn
 from tests.support.chat_bodies import element
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_fork_stores_shared_messages_when_it_goes_on(sessions: Sessions) -> None:

@@ -1,18 +1,18 @@
-"""Recognising a conversation: from a transcript to its session, and back to the store."""
-
-from __future__ import annotations
+"""Recognising a conversation: from a transcript to its session, in its own dialect, and back to the store."""
 
 import asyncio
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat import CHAT_ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT as OTHER
+from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.recognition import Identity
+from proxy.sessions.session import Session
 from proxy.store.base import Store, StoreKey, Write
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, condensation, made, recognised, settled, turn
-
-pytestmark = pytest.mark.anyio
 
 
 class Hanging:
@@ -25,12 +25,6 @@ class Hanging:
         return never
 
 
-async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
-    found = await recognised(sessions, "abc")
-    assert (found.session, found.parent, found.condensations, found.failure) == (None, None, (), "")
-    assert found.shown_id.startswith("p")
-
-
 @pytest.mark.parametrize("later", ["abc", "abcde", "abXde"])
 async def test_a_derived_session_is_found_by_its_head(later: str, sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
@@ -40,15 +34,12 @@ async def test_a_derived_session_is_found_by_its_head(later: str, sessions: Sess
     assert found.shown_id == first.key.name
 
 
-async def test_another_last_message_forks_a_derived_session(sessions: Sessions) -> None:
+async def test_another_last_message_forks_a_derived_session_only(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     fork = await settled(sessions, "abX")
     assert (fork.session, fork.parent) == (None, first.key.name)
     assert (await recognised(sessions, "abcde")).key == first.key
     assert (await recognised(sessions, "abXYZ")).key == fork.key
-
-
-async def test_another_last_message_is_the_same_branch_of_a_named_session(sessions: Sessions) -> None:
     await settled(sessions, "abc", NAMED)
     found = await settled(sessions, "abX", NAMED)
     assert found.session is not None
@@ -68,11 +59,14 @@ async def test_two_conversations_that_part_at_once_never_share_a_derived_session
     assert other.session.parent == first.key.name
 
 
-async def test_retries_are_forks_of_the_conversation_not_of_each_other(sessions: Sessions) -> None:
+async def test_retries_and_edits_are_forks_of_the_longest_known_prefix(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     forks = [await settled(sessions, f"ab{letter}") for letter in "XYZ"]
     assert {fork.parent for fork in forks} == {first.key.name}
     assert len({fork.key for fork in forks}) == 3
+    await settled(sessions, "abc")
+    longer = await settled(sessions, "abXde")
+    assert (await recognised(sessions, "abXdefg")).key == longer.key
 
 
 async def test_conversations_that_begin_alike_are_forks_of_the_first(sessions: Sessions) -> None:
@@ -94,33 +88,12 @@ async def test_a_forks_condensations_are_passed_on_to_its_forks(sessions: Sessio
     assert [each.id for each in again.condensations] == ["c-abc"]
 
 
-async def test_a_fork_of_a_fork_has_it_as_parent(sessions: Sessions) -> None:
-    await settled(sessions, "abc")
-    fork = await settled(sessions, "abXYZ")
-    assert (await settled(sessions, "abXYQ")).parent == fork.key.name
-
-
 async def test_an_edit_is_a_fork_of_its_own_conversation(sessions: Sessions) -> None:
     first = await settled(sessions, "abcde")
     await settled(sessions, "abX")  # the same with another third message; its reply is not known
     await settled(sessions, "abcdefg")
     edited = await recognised(sessions, "abcdefY")
     assert (edited.session, edited.parent) == (None, first.key.name)
-
-
-async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:
-    await settled(sessions, "abc")
-    longer = await settled(sessions, "abXde")
-    assert (await recognised(sessions, "abXdefg")).key == longer.key
-
-
-async def test_a_history_that_parts_earlier_is_a_fork_with_its_parent(sessions: Sessions) -> None:
-    first = await settled(sessions, "abc")
-    await settled(sessions, "abcde")
-    fork = await recognised(sessions, "abcXYZ!")
-    assert fork.session is None
-    assert fork.key != first.key
-    assert fork.parent == first.key.name
 
 
 async def test_a_conversation_that_goes_the_same_way_once_more_is_one_fork(sessions: Sessions) -> None:
@@ -155,12 +128,6 @@ async def test_an_explicit_id_is_one_session_with_all_its_branches(sessions: Ses
 async def test_an_explicit_session_is_never_found_by_its_chain(sessions: Sessions) -> None:
     await settled(sessions, "abc", NAMED)
     assert (await recognised(sessions, "abcde")).session is None
-
-
-async def test_tenants_share_no_session(sessions: Sessions) -> None:
-    for identity in (DERIVED, NAMED):
-        await settled(sessions, "abc", identity, "t")
-        assert (await recognised(sessions, "abcde", identity, "u")).session is None
 
 
 async def test_a_weak_id_counts_only_where_the_chain_goes_on(sessions: Sessions) -> None:
@@ -215,6 +182,32 @@ async def overwrite(store: Store, key: StoreKey, document: bytes) -> None:
     assert await store.save(key, Write(document, snapshot.revision, 60))
 
 
-async def test_the_ids_of_forks_and_sessions_are_never_those_of_others(sessions: Sessions) -> None:
-    shown: Sequence[str] = [(await settled(sessions, text)).key.name for text in ("abc", "xyz", "123")]
-    assert len(set(shown)) == 3
+async def test_the_same_id_in_another_dialect_is_another_session(sessions: Sessions) -> None:
+    first = await settled(sessions, "abc", NAMED)
+    elsewhere = replace(NAMED, dialect=OTHER.dialect.name)
+    assert (await recognised(sessions, "abcde", elsewhere)).session is None
+    other = await settled(sessions, "abc", elsewhere)
+    found = [(await recognised(sessions, "abcde", each)).key for each in (NAMED, elsewhere)]
+    assert found == [first.key, other.key]
+    assert first.key != other.key
+
+
+async def test_a_derived_session_is_not_continued_in_another_dialect(sessions: Sessions) -> None:
+    await settled(sessions, "abc")
+    found = await recognised(sessions, "abcde", replace(DERIVED, dialect=OTHER.dialect.name))
+    assert (found.session, found.parent, found.condensations) == (None, None, ())
+
+
+async def test_a_request_is_identified_in_its_own_dialect(sessions: Sessions) -> None:
+    for endpoint in (CHAT_ENDPOINT, OTHER):
+        for given in (None, "id"):
+            assert sessions.identify(given, [], endpoint, {}).dialect == endpoint.dialect.name
+        assert sessions.identify(None, [], endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
+
+
+def test_sessions_keep_their_dialect_and_an_unknown_one_misses() -> None:
+    stored = encode_session(Session("s", "given", 0.0, dialect=OTHER.dialect.name))
+    found = decode_document(stored)
+    assert found is not None
+    assert found.dialect == OTHER.dialect.name
+    assert decode_document(stored.replace(b'"messages"', b'"newer"')) is None

@@ -1,7 +1,5 @@
 """Records of condensations are checked when they are read, since they are sent to upstreams, and are decoded once."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -14,11 +12,10 @@ from proxy.sessions.codec import MAX_BYTES, Records, encode_condensation, encode
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
-from proxy.store.base import Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import Snapshot, StoreKey, Write
 from strategies.core.pieces import Keep, Literal, PieceKind
 from tests.support.transcripts import condensation_of
 
-pytestmark = pytest.mark.anyio
 SUMMARY = Literal('{"role": "user", "content": "what was said"}', PieceKind.REPLACEMENT)
 MADE = condensation_of(
     digest=b"d" * 16,
@@ -48,16 +45,6 @@ def damaged(how: Damage) -> bytes:
     document = json.loads(encode_condensation(MADE))
     how(document["pieces"])
     return json.dumps(document).encode()
-
-
-def test_a_record_is_read_as_it_was_written() -> None:
-    assert Records().condensation(encode_condensation(MADE), standing=True) == MADE
-
-
-@pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
-def test_a_record_with_an_unsendable_piece_is_unreadable(how: Damage) -> None:
-    with pytest.raises(StoreError, match="store-corrupt"):
-        Records().condensation(damaged(how), standing=True)
 
 
 @pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)

@@ -1,6 +1,4 @@
-"""Sessions and branches: which branch a transcript continues."""
-
-from __future__ import annotations
+"""Sessions, branches and patches: which branch a transcript continues, and which patches are kept."""
 
 from typing import Any
 
@@ -13,6 +11,8 @@ from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import (
     MAX_BRANCHES,
+    MAX_PATCH_CHARS,
+    MAX_PATCHES,
     Branch,
     Session,
     branch_name,
@@ -22,10 +22,12 @@ from proxy.sessions.session import (
 )
 from proxy.store.base import Snapshot
 from strategies.core.messages import ROOT
+from strategies.core.pieces import Overlay
 from strategies.core.protocol import Verdict
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Transcript, standing_patches
 from tests.proxy.remembered import update
-from tests.support.transcripts import assistant, tool, transcript_of, user
+from tests.strategies.test_hidden_rounds import patch_at
+from tests.support.transcripts import Body, agent, assistant, call, tool, transcript_of, user
 
 NEW = Session("s", "X-Condenser-Session", 0.0)
 DERIVED = Session("s", "derived", 0.0)
@@ -68,27 +70,21 @@ def branch(session: Session, history: str) -> str | None:
     return found.name if found else None
 
 
-def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
+def test_the_first_branch_is_main_and_knows_the_node_before_its_last() -> None:
     assert branch(NEW, "a") is None
     session, opened = moved(NEW, letters("a"), 1.0)
     assert (opened.name, opened.length, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
+    _, opened = moved(NEW, letters("ab"), 1.0)
+    assert opened.before == nodes("a")[0]
 
 
-@pytest.mark.parametrize("history", ["abc", "abcd", "abcdefg"])
-def test_a_history_that_goes_on_from_the_head_is_the_branch(history: str) -> None:
-    assert branch(session_of("abc"), history) == "main"
-
-
-@pytest.mark.parametrize("history", ["abX", "abXdef", "ab"])
-def test_a_rewritten_last_message_is_still_the_branch(history: str) -> None:
-    assert branch(session_of("abc"), history) == "main"
-
-
-@pytest.mark.parametrize("session", [NEW, DERIVED], ids=["named", "derived"])
-@pytest.mark.parametrize("history", ["aXc", "Xbc", "a", "X", "aXcd"])
-def test_what_diverges_earlier_is_a_fork(history: str, session: Session) -> None:
-    assert branch(session_of("abc", session=session), history) is None
+def test_a_history_is_the_branch_unless_it_diverges_before_the_last_message() -> None:
+    for history in ("abc", "abcd", "abcdefg", "abX", "abXdef", "ab"):
+        assert branch(session_of("abc"), history) == "main"
+    for new in (NEW, DERIVED):
+        for history in ("aXc", "Xbc", "a", "X", "aXcd"):
+            assert branch(session_of("abc", session=new), history) is None
 
 
 @pytest.mark.parametrize(("history", "name"), [("abXd", "main"), ("abXdef", "main"), ("abX", None), ("ab", None)])
@@ -96,21 +92,22 @@ def test_a_rewritten_last_message_counts_once_answered(history: str, name: str |
     assert branch(session_of("abc", session=DERIVED), history) == name
 
 
-def test_the_branch_that_covers_most_counts() -> None:
+def test_the_branch_that_covers_most_counts_and_what_is_new_is_told() -> None:
     session = session_of("abc", "aXYZ", "abcde")
     assert [each.name for each in session.branches] == ["b2", "main"]
     assert branch(session, "abcdef") == "main"
     assert branch(session, "aXYZ!") == "b2"
+    session = session_of("abc")
+    assert letters_unstored_in(session, "abcde") == "de"
+    assert letters_unstored_in(session, "abXY") == "XY"
+    assert letters_unstored_in(session, "other") == "other"
 
 
-def test_names_count_on_when_branches_have_been_forgotten() -> None:
+def test_the_branches_used_last_are_kept_and_names_count_on() -> None:
     session = session_of(*(f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES + 5)))
     assert len(session.branches) == MAX_BRANCHES
     assert session.branches[-1].name == f"b{MAX_BRANCHES + 5}"
     assert "main" not in {each.name for each in session.branches}
-
-
-def test_the_branches_used_last_are_kept() -> None:
     histories = [f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES)]
     session = session_of(*histories)
     session, _ = moved(session, letters(histories[0] + "c"), 1_000.0)
@@ -127,46 +124,21 @@ def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
     assert moved(session, letters("abc"), 1.0)[1].applied == ""
 
 
-def test_totals_add_up() -> None:
-    session = NEW.with_totals(requests=1, client_tokens=10).with_totals(requests=1, own_tokens=5)
-    assert session.totals == {"requests": 2, "client_tokens": 10, "own_tokens": 5}
-
-
-def test_what_is_new_is_what_its_branch_has_not() -> None:
-    session = session_of("abc")
-    assert letters_unstored_in(session, "abcde") == "de"
-    assert letters_unstored_in(session, "abXY") == "XY"
-    assert letters_unstored_in(session, "other") == "other"
-
-
-def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
+def test_a_fork_stores_its_parents_messages_once() -> None:
     fork = DERIVED._replace(inherited=3)
     assert letters_unstored_in(fork, "abcXY") == "XY"
     opened = session_of("abcXY", session=fork)
     assert opened.inherited == 3
     assert letters_unstored_in(opened, "abcXYZ") == "abcZ"
     assert session_of("abcXYZ", session=opened).inherited == 0
-
-
-def test_a_fork_stores_no_message_twice() -> None:
     opened = session_of("aqbce", session=DERIVED._replace(inherited=4))
     assert letters_unstored_in(opened, "aqer") == "aqer"
     assert letters_unstored_in(opened, "aqerf") == "aqerf"
 
 
-def test_a_branch_knows_the_node_before_its_last_message() -> None:
-    _, opened = moved(NEW, letters("ab"), 1.0)
-    assert opened.before == nodes("a")[0]
-
-
-@pytest.mark.parametrize(("number", "name"), [(0, "main"), (1, "main"), (2, "b2"), (17, "b17")])
-def test_branches_are_main_then_b2_and_so_on(number: int, name: str) -> None:
-    assert branch_name(number) == name
-
-
-@pytest.mark.parametrize(("depth", "name"), [(0, "b2"), (1, "b2+"), (3, "b2+++"), (4, "b2+4"), (12, "b2+12")])
-def test_the_depth_is_a_suffix(depth: int, name: str) -> None:
-    assert with_depth("b2", depth) == name
+def test_branches_are_main_then_b2_with_their_depth_behind() -> None:
+    assert [branch_name(number) for number in (0, 1, 2, 17)] == ["main", "main", "b2", "b17"]
+    assert [with_depth("b2", depth) for depth in (0, 1, 3, 4, 12)] == ["b2", "b2+", "b2+++", "b2+4", "b2+12"]
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12), st.sampled_from([NEW, DERIVED]))
@@ -204,13 +176,54 @@ def test_a_request_ends_only_the_size_refused_that_it_knew() -> None:
         assert size_after(newer, taught, ends=ends) == then
 
 
-def test_a_verdict_comes_back_from_the_store() -> None:
+def test_verdicts_and_branches_come_back_from_the_store() -> None:
     verdict = Verdict(True, b"ab", 3, 900, 1.0, {"judge_votes": []}, (b"cd", b"ef"))
     again = Records().session(Snapshot(encode_session(DERIVED.with_verdict(verdict, {})), 1))
     assert again is not None
     assert again.verdicts == (verdict,)
-
-
-def test_a_branch_comes_back_from_the_store() -> None:
     session, _ = moved(DERIVED, letters("abc"), 1.0, reply="0123456789abcdef")
     assert Records().session(Snapshot(encode_session(session), 1)) == session._replace(revision=1)
+
+
+LONG = transcript_of([user("go on") if at % 2 == 0 else assistant(f"step {at}") for at in range(200)])
+BLANK = Session("s", "test", 0.0)
+
+
+def kept(*patches: Overlay, covered: int = 0) -> list[int]:
+    """The places of a session's patches after these were added."""
+    session = BLANK
+    for patch in patches:
+        session = session.with_patch(patch, LONG.digests, covered)
+    return [each.at for each in session.patches]
+
+
+def test_a_session_keeps_the_newest_patches_and_bounded_text() -> None:
+    places = range(1, MAX_PATCHES + 6)
+    assert kept(*(patch_at(LONG, at) for at in places)) == list(places)[-MAX_PATCHES:]
+    size = MAX_PATCH_CHARS // 3
+    assert kept(*(patch_at(LONG, at, "x" * size) for at in (1, 3, 5, 7))) == [5, 7]
+
+
+def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> None:
+    session = BLANK.with_patch(patch_at(LONG, 3, "first"), LONG.digests, 0)
+    session = session.with_patch(patch_at(LONG, 5), LONG.digests, 0)
+    again = patch_at(LONG, 3, "second")
+    assert session.with_patch(again, LONG.digests, 0).patches == (session.patches[1], again)
+
+
+def test_the_newest_patch_of_each_place_stands_unless_covered() -> None:
+    other = transcript_of([user("elsewhere"), assistant("yes"), user("well")])
+    session = BLANK._replace(patches=(patch_at(LONG, 3), patch_at(other, 1), patch_at(LONG, 7)))
+    assert session.with_patch(None, LONG.digests, 5).patches == (patch_at(other, 1), patch_at(LONG, 7))
+    transcript, other = transcript_of(agent(4)), transcript_of(agent(4, task="Another."))
+    old, new, first = patch_at(transcript, 3, "old"), patch_at(transcript, 3, "new"), patch_at(transcript, 1)
+    assert standing_patches((old, patch_at(other, 1), new, first), transcript) == (first, new)
+
+
+ROUND: list[Body] = [user("go"), assistant(None, call("a"), call("b")), tool("a"), tool("b"), assistant("done")]
+
+
+@pytest.mark.parametrize(("at", "stands"), [(1, True), (2, False), (3, False), (4, True), (5, False)])
+def test_a_patch_parts_no_round_and_waits_for_what_follows(at: int, stands: bool) -> None:
+    transcript = transcript_of(ROUND)
+    assert bool(standing_patches((patch_at(transcript, at),), transcript)) is stands

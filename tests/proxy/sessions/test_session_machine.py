@@ -1,7 +1,5 @@
 """Properties of whole sessions with the real driver, for any order of clients' actions (`machine.py`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """A slow store: what it costs one request in all, and that writes are completed although nobody waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +25,6 @@ from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore
 
-pytestmark = pytest.mark.anyio
 WHOLE = 1_000.0
 MOST = WHOLE * (1 + LAST_SHARE)
 KEY = StoreKey("t", session_key("s"))
@@ -176,9 +173,6 @@ async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: S
         exchange.follow_up()
         await built.background.idle()
         assert "put_record" in slow.asked
-
-
-# A store that hangs
 
 
 async def passed(store: Store, hangs: Callable[[str], bool], asked: ClientRequest) -> float:

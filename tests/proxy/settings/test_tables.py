@@ -1,7 +1,5 @@
 """The tables of settings: strategies, models, the models that we ask ourselves, and what goes with them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -14,22 +12,14 @@ import pytest
 from proxy.errors import SettingsError
 from proxy.settings import Settings, load_settings
 from proxy.settings.tables import ModelPrices
-from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures("no_settings")
-
-# -- strategies and models ---------------------------------------------------------------------------------
 
 
 def test_each_strategy_has_a_table_of_its_own(write: Any) -> None:
     write("[mask]\nkeep = 5\n[half-window]\nmin_rounds = 6\n")
     assert load_settings().options == {"mask": {"keep": 5}, "half-window": {"min_rounds": 6}}
-
-
-def test_the_environment_reaches_the_tables_of_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_ROUNDS", "8")
-    assert load_settings().options == {"half-window": {"min_rounds": "8"}}
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
@@ -41,15 +31,8 @@ def test_the_environment_wins_over_the_file_in_either_spelling_of_a_strategy(see
         "CONDENSER_CONFIG": str(tmp_path / "c.toml"),
         "CONDENSER_HALF_WINDOW__MIN_ROUNDS": "8",
     }
-    made = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert made.stdout.strip() == "8"
+    made = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **environment}, cwd=ROOT, text=True)
+    assert made.strip() == "8"
 
 
 def test_the_first_model_entry_that_matches_counts() -> None:
@@ -64,42 +47,20 @@ def test_the_first_model_entry_that_matches_counts() -> None:
         found.window for name in ("qwen3-coder-30b", "qwen3-8b", "gpt-4o") if (found := settings.for_model(name))
     ]
     assert windows == [1_000, 2_000, 3_000]
-
-
-def test_a_model_that_nothing_matches_has_no_entry() -> None:
     assert Settings(models=({"match": "a*"},)).for_model("b") is None  # type: ignore[arg-type]
 
 
-def test_settings_cannot_be_changed_afterwards() -> None:
+def test_settings_are_frozen_and_a_role_sends_what_is_set() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().port = 1  # type: ignore[misc]
+    for role in (load_settings().judge, load_settings().summarizer):
+        assert role.model_dump(exclude={"timeout", "form"}, exclude_none=True) == {}
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "http://h"])
 def test_an_upstream_address_ends_without_a_slash_and_has_a_path(url: str) -> None:
     assert load_settings(upstream={"base_url": url}).upstream.base_url == "http://h/v1"
-
-
-@pytest.mark.parametrize("name", list(TABLE))
-def test_every_strategy_can_be_the_default(name: str) -> None:
-    assert load_settings(strategy=name).strategy == name
-
-
-# -- models that we ask ourselves --------------------------------------------------------------------------
-
-
-def test_a_judge_has_a_minute_and_a_summarizer_five() -> None:
-    settings = load_settings()
-    assert (settings.judge.timeout, settings.summarizer.timeout) == (60, 300)
-
-
-def test_a_role_sends_nothing_that_is_not_set() -> None:
-    for role in (load_settings().judge, load_settings().summarizer):
-        assert role.model_dump(exclude={"timeout", "form"}, exclude_none=True) == {}
-
-
-def test_the_address_of_a_role_gets_a_path_like_the_upstreams() -> None:
-    assert load_settings(judge={"base_url": "http://h/"}).judge.base_url == "http://h/v1"
+    assert load_settings(judge={"base_url": url}).judge.base_url == "http://h/v1"
 
 
 @pytest.mark.parametrize(
@@ -130,23 +91,10 @@ def test_the_requests_own_model_goes_on_from_its_view(key: str, write: Any) -> N
         load_settings()
 
 
-def test_the_reserve_is_one_of_the_marks(write: Any) -> None:
-    write("[marks]\nreserve = 2000")
-    assert load_settings().marks.reserve == 2_000
-
-
-def test_a_model_may_have_a_background_of_its_own() -> None:
-    entries = ({"match": "m", "background": "idle"},)
-    assert [each.background for each in Settings(models=entries).models] == ["idle"]  # type: ignore[arg-type]
-
-
-def test_cached_tokens_cost_as_others_by_default() -> None:
+def test_cached_tokens_cost_as_others_and_prompts_need_a_price(write: Any) -> None:
     given = {"input": 2.0, "output": 8.0}
     (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
     assert entry.prices == ModelPrices(input=2.0, cached_input=2.0, cache_write=2.0, output=8.0)
-
-
-def test_prices_without_that_of_a_prompt_are_an_error(write: Any) -> None:
     write('[[models]]\nmatch = "m"\nprices = { output = 8.0 }\n')
     with pytest.raises(SettingsError, match=r"^models\.0\.prices\.input: is missing \([^\n]*\)$"):
         load_settings()
@@ -160,32 +108,23 @@ def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
     assert f"'{given}'" in str(raised.value)
 
 
-# -- the server --------------------------------------------------------------------------------------------
-
-
-def test_hosts_and_origins_are_lists_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_origins_and_controls_are_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_SERVER__HOSTS", "Proxy.lan, *.example.com")
     monkeypatch.setenv("CONDENSER_SERVER__ORIGINS", "https://App.example.com:8443,app://obsidian.md,*")
     server = load_settings().server
     assert server.hosts == ("proxy.lan", "*.example.com")
     assert server.origins == ("https://app.example.com:8443", "app://obsidian.md", "*")
-
-
-@pytest.mark.parametrize("host", ["a:80", "http://a", "*", "*.", "a.*.b", "", "a/b"])
-def test_a_host_that_can_be_none_is_refused(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"server\.hosts\.0: must be a name without a port"):
-        load_settings(server={"hosts": [host]})
-
-
-@pytest.mark.parametrize("origin", ["a.example", "https://a/", "https://", "null", "https://a/b", "https://*.a", ""])
-def test_an_origin_that_can_be_none_is_refused(origin: str) -> None:
-    with pytest.raises(SettingsError, match=r"server\.origins\.0: must be an origin such as https://app"):
-        load_settings(server={"origins": [origin]})
-
-
-def test_controls_are_named_as_in_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_CONTROLS__ALLOW", "session, No-Store,dry-run")
     assert load_settings().controls.allow == ("session", "no-store", "dry-run")
+
+
+def test_hosts_and_origins_that_can_be_none_are_refused() -> None:
+    for host in ["a:80", "http://a", "*", "*.", "a.*.b", "", "a/b"]:
+        with pytest.raises(SettingsError, match=r"server\.hosts\.0: must be a name without a port"):
+            load_settings(server={"hosts": [host]})
+    for origin in ["a.example", "https://a/", "https://", "null", "https://a/b", "https://*.a", ""]:
+        with pytest.raises(SettingsError, match=r"server\.origins\.0: must be an origin such as https://app"):
+            load_settings(server={"origins": [origin]})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Stores under test, and ways to let time pass in each of them without waiting."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack

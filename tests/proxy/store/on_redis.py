@@ -1,7 +1,5 @@
 """Shared by the tests of the Redis store: a store at a server, every call of it, and how a call fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Shared by the tests of stores: data to save, and calls that are cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

@@ -1,7 +1,5 @@
 """A TCP proxy between the store and Redis that records requests and can lose answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,6 +1,4 @@
-"""Compression: values survive a round trip, uncompressed old values can be read, and broken ones are reported."""
-
-from __future__ import annotations
+"""Stored values: compressed and read back; those of newer versions are a miss, and broken ones are reported."""
 
 import random
 import sys
@@ -9,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.sessions.codec import encode_session
+from proxy.sessions.histories import StoredHistory
+from proxy.sessions.session import Session
+from proxy.sessions.stored import IN_THREAD, StoredSessions
+from proxy.store import open_store
 from proxy.store.access import MAX_BYTES, NEWER, SMALLEST, compress, decompress
-from proxy.store.base import StoreError
+from proxy.store.base import Store, StoreError, StoreKey, Write
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -22,42 +25,27 @@ UNKNOWN = b"\xc1\x07whatever"
 
 
 @given(st.binary(max_size=2 * SMALLEST) | st.binary(max_size=64).map(lambda part: part * 64))
-def test_what_goes_in_comes_out(data: bytes) -> None:
+def test_a_value_comes_back_and_grows_by_two_bytes_at_most(data: bytes) -> None:
     assert decompress(compress(data)) == data
-
-
-@given(st.binary(max_size=2 * SMALLEST))
-def test_no_value_grows_by_more_than_its_two_bytes(data: bytes) -> None:
     assert len(compress(data)) <= len(data) + 2
 
 
-@given(st.text())
-def test_text_from_before_there_was_compression_reads_as_ever(text: str) -> None:
-    assert decompress(text.encode()) == text.encode()
-
-
-def test_a_value_that_looks_compressed_is_not_mistaken() -> None:
+def test_odd_values_are_neither_mistaken_nor_packed() -> None:
     for data in (b"\xc1", b"\xc1\x00", b"\xc1\x01", UNKNOWN, compress(TEXT)):
         assert decompress(compress(data)) == data
-
-
-def test_small_and_incompressible_values_stay_as_they_are() -> None:
     noise = random.Random(1).randbytes(4 * SMALLEST).replace(b"\xc1", b"\xc2")
     assert compress(noise) == noise
     assert compress(TEXT[: SMALLEST - 1]) == TEXT[: SMALLEST - 1]
     assert len(compress(TEXT)) < len(TEXT) / 10
 
 
-@pytest.mark.parametrize("stored", [b"\xc1", UNKNOWN])
-def test_an_unknown_codec_reads_as_a_newer_version(stored: bytes) -> None:
-    assert decompress(stored) == NEWER
-
-
-@pytest.mark.parametrize("stored", [compress(TEXT)[:-5], b"\xc1\x01not zstd", b"\xc1\x01"])
-def test_a_value_that_is_cut_or_overwritten_is_corrupt(stored: bytes) -> None:
-    with pytest.raises(StoreError) as raised:
-        decompress(stored)
-    assert raised.value.reason == "store-corrupt"
+def test_an_unknown_codec_is_newer_and_a_cut_value_corrupt() -> None:
+    for stored in [b"\xc1", UNKNOWN]:
+        assert decompress(stored) == NEWER
+    for stored in [compress(TEXT)[:-5], b"\xc1\x01not zstd", b"\xc1\x01"]:
+        with pytest.raises(StoreError) as raised:
+            decompress(stored)
+        assert raised.value.reason == "store-corrupt"
 
 
 def test_a_value_that_would_fill_the_memory_is_corrupt() -> None:
@@ -66,3 +54,60 @@ def test_a_value_that_would_fill_the_memory_is_corrupt() -> None:
     with pytest.raises(StoreError, match="larger than") as raised:
         decompress(bomb)
     assert raised.value.reason == "store-corrupt"
+
+
+KEY = StoreKey("tenant", "session")
+LARGE = Session("s", "given", 0.0, settings={"note": "the same words again " * 100})
+
+
+async def test_a_session_and_its_blocks_are_stored_compressed_and_read_back(store: Store) -> None:
+    stored = StoredSessions(store, 10.0)
+    for block in (TEXT, TEXT * (2 * IN_THREAD // len(TEXT))):
+        await store.delete(KEY)
+        assert await stored.save(KEY, LARGE, 60, {"d": block})
+        found = await store.load(KEY)
+        assert found is not None
+        assert found.meta == compress(encode_session(LARGE))
+        assert await store.blocks(KEY) == {"d": compress(block)}
+        assert await StoredSessions(store, 10.0).load(KEY) == LARGE._replace(revision=1)
+
+
+async def test_a_large_block_that_compresses_well_counts_as_it_is_stored() -> None:
+    store = await open_store("memory://", max_session_bytes=10_000)
+    assert await StoredSessions(store, 10.0).save(KEY, LARGE, 60, {"d": b"all the same " * 10_000})
+    await store.close()
+
+
+async def test_what_a_newer_version_has_compressed_is_a_miss(store: Store) -> None:
+    stored = StoredSessions(store, 10.0)
+    await store.save(KEY, Write(encode_session(LARGE), 0, 60))
+    await store.put_record(KEY, "new", UNKNOWN, 60)
+    found = await stored.load(KEY)
+    assert found is not None
+    assert found.condensations == ()
+    assert stored.records.condensation(UNKNOWN, standing=True) is None
+    assert not StoredHistory.of({"d": UNKNOWN}).tree.messages
+    await store.save(KEY, Write(UNKNOWN, 1, 60))
+    assert await stored.load(KEY) is None
+
+
+async def test_cut_records_are_left_out_and_cut_documents_are_corrupt(store: Store) -> None:
+    await store.save(KEY, Write(encode_session(LARGE), 0, 60))
+    await store.put_record(KEY, "r", compress(TEXT)[:-5], 60)
+    session = await StoredSessions(store, 10.0).load(KEY)
+    assert session is not None
+    assert session.condensations == ()
+    await store.save(KEY, Write(compress(TEXT)[:-5], 1, 60))
+    with pytest.raises(StoreError, match="store-corrupt"):
+        await StoredSessions(store, 10.0).load(KEY)
+
+
+async def test_a_fact_is_stored_compressed_and_read_back(store: Store) -> None:
+    facts = StoredSessions(store, 10.0).facts
+    assert await facts.put("f", TEXT, 60, "a fact")
+    assert await store.get_fact("f") == compress(TEXT)
+    assert await facts.get("f", "a fact") == TEXT
+    await store.put_fact("f", TEXT, 60)
+    assert await facts.get("f", "a fact") == TEXT
+    await store.put_fact("f", compress(TEXT)[:-5], 60)
+    assert await facts.get("f", "a fact") is None

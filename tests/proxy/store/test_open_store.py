@@ -1,7 +1,5 @@
 """Store URLs: what they mean, and what of them errors and logs may show."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -11,20 +9,12 @@ import pytest
 from proxy.quoting import redacted
 from proxy.store import open_store
 
-pytestmark = pytest.mark.anyio
 
-
-async def test_three_slashes_are_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_four_slashes_are_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    await (await open_store("sqlite:///here.db")).close()
-
-    assert (tmp_path / "here.db").exists()
-
-
-async def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
-    await (await open_store(f"sqlite:///{tmp_path}/here.db")).close()
-
-    assert (tmp_path / "here.db").exists()
+    for path in ("here.db", f"{tmp_path}/there.db"):
+        await (await open_store(f"sqlite:///{path}")).close()
+        assert (tmp_path / path).exists()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://here.db", "memory://x"])
@@ -61,29 +51,18 @@ def test_a_redacted_url_shows_the_place_and_no_credentials(url: str, shown: str)
     assert redacted(url) == shown
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://user:hu/sh@host",
-        "redis://:hush@host:port",
-        "redis://:hush@host/zero",
-        "redis://:hush@host/0?socket_timeout=60",
-        "redis://:hush@host/0?db=hush",
-        "redis://host/0?ssl_ca_certs=x",
-        "rediss://:hush@host/0?ssl_nonsense=hush",
-        "redis://[:hush@host",
-        "redis+cluster://:hush@host:port",
-        "redis+cluster://:hush@",
-        "redis+cluster://:hush@host,,other",
-        "redis+cluster://:hush@host/1",
-        "redis+cluster://:hush@host?sentinel_password=hush",
-        "redis+cluster://user:hu/sh@host",
-        "redis+sentinel://:hush@host:1",
-        "redis+sentinel://:hush@host:1/main/zero",
-        "redis+sentinel://:hush@host:1/main?password=hush",
-        "redis+sentinel://:hush@host:1/main?sentinel_password=hush&sentinel_password=hush",
-    ],
-)
+WRONG = """
+    redis://user:hu/sh@host  redis://:hush@host:port  redis://:hush@host/zero  redis://[:hush@host
+    redis://:hush@host/0?socket_timeout=60  redis://:hush@host/0?db=hush  redis://host/0?ssl_ca_certs=x
+    rediss://:hush@host/0?ssl_nonsense=hush  redis+cluster://:hush@host:port  redis+cluster://:hush@
+    redis+cluster://:hush@host,,other  redis+cluster://:hush@host/1  redis+cluster://user:hu/sh@host
+    redis+cluster://:hush@host?sentinel_password=hush  redis+sentinel://:hush@host:1
+    redis+sentinel://:hush@host:1/main/zero  redis+sentinel://:hush@host:1/main?password=hush
+    redis+sentinel://:hush@host:1/main?sentinel_password=hush&sentinel_password=hush
+"""
+
+
+@pytest.mark.parametrize("url", WRONG.split())
 async def test_a_wrong_redis_url_is_refused_without_credentials(url: str) -> None:
     with pytest.raises(ValueError, match="redis") as raised:
         await open_store(url)

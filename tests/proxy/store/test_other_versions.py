@@ -1,7 +1,5 @@
 """What another version of the program has stored counts as missing, also to those who write."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.sessions.codec import record_name
@@ -9,8 +7,6 @@ from proxy.store.base import StoreKey
 from tests.proxy.remembered import NAMED, condensation, made, recognised, settled, turn
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import TTL, write
-
-pytestmark = pytest.mark.anyio
 
 
 async def before_the_update(stage: Stage, data: bytes = b'{"v":1}') -> StoreKey:
@@ -27,9 +23,7 @@ async def before_the_update(stage: Stage, data: bytes = b'{"v":1}') -> StoreKey:
 async def test_a_session_that_another_version_stored_is_written_anew(data: bytes, stage: Stage) -> None:
     await before_the_update(stage, data)
     sessions = made(stage.store)
-
     assert await sessions.settle(await recognised(sessions, "abc", NAMED, stage.tenant), turn("abc")) == ""
-
     await settled(sessions, "abcde", NAMED, stage.tenant)
     found = await recognised(made(stage.store), "abcde", NAMED, stage.tenant)
     assert found.session is not None
@@ -41,9 +35,7 @@ async def test_a_condensation_stands_beside_the_record_of_another_version(stage:
     sessions = made(stage.store)
     kept = await sessions.keep(await recognised(sessions, "abc", NAMED, stage.tenant), condensation("ab"))
     await settled(sessions, "abc", NAMED, stage.tenant)
-
     found = await recognised(made(stage.store), "abcde", NAMED, stage.tenant)
-
     assert [record.id for record in found.condensations if record.standing] == [kept.id]
 
 

@@ -1,33 +1,31 @@
 """Sentinels and clusters: which server is asked, redirections, and the cost of a dead or hung server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.crc import key_slot
 
-from proxy.quoting import redacted
 from proxy.store.base import Snapshot, Store, StoreError, StoreKey
 from proxy.store.redis import Cluster, Limits
-from proxy.store.redis_store import RedisStore
-from tests.proxy.store.saving import write
+from tests.proxy.store import on_redis
+from tests.proxy.store.on_redis import BOUND
+from tests.proxy.store.saving import TTL, write
 from tests.support.ports import free_port
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
 from tests.support.stores import PATIENT, open_patient_store
 
-pytestmark = pytest.mark.anyio
-
-TTL = 600
-BOUND = 1.5  # seconds within which every call answers or fails
 PACE = 0.02  # seconds before a store that is down is asked again
+
+
+opened = partial(on_redis.opened, limits=PATIENT)
 
 
 def meta_key(key: StoreKey) -> str:
@@ -36,11 +34,7 @@ def meta_key(key: StoreKey) -> str:
 
 
 async def failure(call: Awaitable[Any]) -> str:
-    """The reason of the error that a call raises within its bound."""
-    async with asyncio.timeout(BOUND):
-        with pytest.raises(StoreError) as raised:
-            await call
-    return raised.value.reason
+    return (await on_redis.failure(call)).reason
 
 
 async def fill_and_read(store: Store, key: StoreKey) -> None:
@@ -50,15 +44,6 @@ async def fill_and_read(store: Store, key: StoreKey) -> None:
     assert await store.load(key) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
     assert await store.blocks(key) == {"d": b"block"}
     assert (await store.find(key.tenant, [key.name])).names == {key.name: key.name}
-
-
-@asynccontextmanager
-async def opened(url: str, limits: Limits = PATIENT) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, shown=redacted(url), limits=limits)
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def keys(tenant: str, count: int = 24) -> list[StoreKey]:
@@ -97,7 +82,7 @@ async def test_a_hung_sentinel_costs_no_more_than_one_that_does_not_connect(serv
         hung.stop()
         url = service.url.replace("://", f"://127.0.0.1:{hung.port},")
         # Who waited for its answer would be out of time before the wait is over.
-        async with opened(url, Limits(operation=60, call=5)) as store:
+        async with opened(url, limits=Limits(operation=60, call=5)) as store:
             await store.ping()
 
 
@@ -109,21 +94,17 @@ async def test_without_a_server_that_answers_every_call_fails_within_its_bound(f
             assert await failure(store.load(StoreKey("t", "s"))) == "store-unavailable"
 
 
-async def test_a_service_that_the_sentinel_does_not_know_is_unavailable(service: RedisService) -> None:
+async def test_an_unknown_service_says_what_to_write(
+    service: RedisService, redis_url: str, cluster: RedisCluster
+) -> None:
     url = service.url.replace("/condenser-test/", "/other/")
     async with opened(url) as store:
         assert await failure(store.ping()) == "store-unavailable"
-
-
-async def test_a_cluster_node_says_what_to_write(redis_url: str, cluster: RedisCluster) -> None:
     async with opened(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")) as store:
         assert await failure(store.ping()) == "store-unavailable"
     async with opened(cluster.nodes[0].url) as store:
         with pytest.raises(StoreError, match=r"redis\+cluster://"):
             await asyncio.gather(*(store.save(key, write()) for key in keys("plain")))
-
-
-# Redirections
 
 
 @dataclass(frozen=True)
@@ -179,7 +160,6 @@ async def test_an_index_entry_is_found_while_its_slot_moves(cluster: RedisCluste
         # The client sends ASKING and the command over one connection only while the node has no other.
         assert await store.save(key, write(index=["digest"]))
         assert (await store.find("moving", ["digest"])).names == {"digest": "s"}
-
         assert await move.tell(move.source, "CLUSTER COUNTKEYSINSLOT", move.slot) == 0
         assert await move.tell(move.target, "CLUSTER COUNTKEYSINSLOT", move.slot) == 1
         await move.carry_back(pointer)
@@ -194,7 +174,6 @@ async def test_a_session_whose_keys_are_half_moved_is_unavailable_and_not_torn(c
             assert await failure(store.save(key, write(b"new", 1, blocks={"e": b""}))) == "store-unavailable"
             assert await failure(store.load(key)) == "store-unavailable"
             await move.carry_back(meta_key(key))
-
         assert await store.load(key) == Snapshot(b"meta", 1)
         assert await store.blocks(key) == {"d": b"block"}
 
@@ -208,11 +187,7 @@ async def test_a_wrong_map_is_corrected_by_the_redirection_and_costs_no_call(clu
         wrong = dict(zip(masters, masters[1:] + masters[:1], strict=True))
         known = client._client.nodes_manager
         known.slots_cache = {slot: [wrong[nodes[0]]] for slot, nodes in known.slots_cache.items()}
-
         await asyncio.gather(*(fill_and_read(store, key) for key in keys("wrong")))
-
-
-# Scripts
 
 
 async def test_a_node_that_forgot_its_scripts_is_taught_again(cluster: RedisCluster) -> None:
@@ -221,12 +196,8 @@ async def test_a_node_that_forgot_its_scripts_is_taught_again(cluster: RedisClus
         for node in cluster.nodes[:3]:
             async with Redis.from_url(node.url) as client:
                 await client.script_flush()
-
         loaded = await asyncio.gather(*(store.load(key) for key in keys("scripts")))
     assert all(snapshot is not None for snapshot in loaded)
-
-
-# Servers that die or hang
 
 
 @pytest.fixture
@@ -245,7 +216,6 @@ async def test_the_first_call_after_a_fail_over_succeeds(password: str) -> None:
             service.servers[0].kill()
             assert await failure(store.load(StoreKey("t", "s"))) == "store-unavailable"
             await asyncio.to_thread(service.await_master, service.servers[1])
-
             assert await store.load(StoreKey("t", "s")) == Snapshot(b"meta", 1)
             assert await store.save(StoreKey("t", "s"), write(b"new", 1))
 

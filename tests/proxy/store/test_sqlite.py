@@ -1,7 +1,5 @@
 """What only the SQLite store promises: a private file, WAL, several processes, schema versions."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os
@@ -20,8 +18,6 @@ from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite import PURGE_EVERY, SCHEMA_VERSION, SqliteStore
 from tests.support.signals import BOUND
 from tests.support.virtual_time import Clock
-
-pytestmark = pytest.mark.anyio
 
 KEY = StoreKey("tenant", "session")
 
@@ -74,63 +70,33 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
-# Files
-
-
 @pytest.mark.usefixtures("open_umask")
-async def test_what_is_made_is_closed_to_others(path: Path) -> None:
+async def test_what_is_made_is_closed_to_others_and_one_file_is_left(path: Path) -> None:
     store = await SqliteStore.open(path)
     await store.save(KEY, Write(b"meta", 0, ttl=600))
-
     files = sorted(path.parent.iterdir())
     assert [file.name for file in files] == ["sessions.db", "sessions.db-shm", "sessions.db-wal"]
     assert [mode(file) for file in files] == [0o600] * 3
     assert mode(path.parent) == mode(path.parent.parent) == 0o700
     await store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["sessions.db"]
 
 
 async def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     await (await SqliteStore.open(tmp_path / "sessions.db")).close()
-
     assert mode(tmp_path) == 0o755
 
 
-async def test_the_file_is_in_wal_mode(store: SqliteStore, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-async def test_a_reopened_file_has_what_was_saved(path: Path) -> None:
-    for revision in range(3):
-        store = await SqliteStore.open(path)
-        assert await store.save(KEY, Write(b"%d" % revision, revision, ttl=600))
-        await store.close()
-
-
-async def test_a_closed_store_leaves_one_file(path: Path) -> None:
-    store = await SqliteStore.open(path)
-    await store.save(KEY, Write(b"meta", 0, ttl=600))
-    await store.close()
-
-    assert [file.name for file in path.parent.iterdir()] == ["sessions.db"]
-
-
-# Several processes
-
-
-async def test_a_second_process_sees_the_session_and_we_its_changes(store: SqliteStore, path: Path) -> None:
+async def test_a_second_process_sees_the_session_and_loses_no_save(store: SqliteStore, path: Path) -> None:
     await store.save(KEY, Write(b"ours", 0, ttl=600))
-
     assert await asyncio.to_thread(elsewhere(path, 1).wait) == 0
-
     assert await store.load(KEY) == Snapshot(b"elsewhere", 2)
 
 
 async def test_no_save_of_several_processes_that_start_together_is_lost(path: Path) -> None:
     processes = [elsewhere(path, 25) for _ in range(4)]
     assert [await asyncio.to_thread(process.wait) for process in processes] == [0] * 4
-
     store = await SqliteStore.open(path)
     assert await store.load(KEY) == Snapshot(b"elsewhere", 100)
     await store.close()
@@ -145,7 +111,6 @@ def test_many_processes_can_open_a_new_file_at_once(tmp_path: Path) -> None:
         process.start()
     for process in processes:
         process.join()
-
     assert [process.exitcode for process in processes] == [0] * 6
 
 
@@ -169,12 +134,10 @@ async def test_a_file_that_another_holds_is_busy_and_reading_goes_on(store: Sqli
     await store.save(KEY, Write(b"meta", 0, ttl=600))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-
         with pytest.raises(StoreError) as raised:
             await store.save(KEY, Write(b"other", 1, ttl=600))
         assert raised.value.reason == "store-busy"
         assert await store.load(KEY) == Snapshot(b"meta", 1)
-
     assert await store.save(KEY, Write(b"other", 1, ttl=600))
 
 
@@ -186,12 +149,8 @@ async def test_a_cancelled_call_that_has_not_begun_is_dropped(store: SqliteStore
         await asyncio.sleep(0)
         behind.cancel()
         await asyncio.gather(behind, return_exceptions=True)
-
     assert await ahead == b"record"
     assert await store.load(KEY) is None
-
-
-# What a file may be
 
 
 async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteStore, path: Path) -> None:
@@ -206,10 +165,8 @@ async def test_another_schema_is_refused_and_left_alone(version: int, path: Path
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:
         other.execute(f"PRAGMA user_version = {version}")
-
     with pytest.raises(StoreError, match=f"version {version}, .*name another file in store.url") as raised:
         await SqliteStore.open(path)
-
     assert raised.value.reason == "store-schema"
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA user_version").fetchone() == (version,)
@@ -217,7 +174,6 @@ async def test_another_schema_is_refused_and_left_alone(version: int, path: Path
 
 async def test_a_new_file_that_several_processes_open_gets_its_tables_once(tmp_path: Path) -> None:
     stores = await asyncio.gather(*(SqliteStore.open(tmp_path / "new.db") for _ in range(8)))
-
     for store in stores:
         await store.ping()
         await store.close()
@@ -227,10 +183,8 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path:
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE theirs (x)")
-
     with pytest.raises(StoreError, match="another program"):
         await SqliteStore.open(path)
-
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
 
@@ -238,7 +192,6 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path:
 async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "text.db"
     path.write_text("not a database, but long enough to be looked at " * 10)
-
     with pytest.raises(StoreError) as raised:
         await SqliteStore.open(path)
     assert raised.value.reason == "store-corrupt"
@@ -246,7 +199,6 @@ async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
 
 async def test_a_place_where_no_file_can_be_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-
     with pytest.raises(StoreError) as raised:
         await SqliteStore.open(tmp_path / "file" / "sessions.db")
     assert raised.value.reason == "store-unavailable"
@@ -255,15 +207,10 @@ async def test_a_place_where_no_file_can_be_is_unavailable(tmp_path: Path) -> No
 async def test_a_statement_that_fails_leaves_nothing_of_its_transaction(store: SqliteStore) -> None:
     unstorable = "\ud800"  # a lone surrogate has no UTF-8 form
     write = Write(b"meta", 0, ttl=600, blocks={"d": b"block", unstorable: b"block"})
-
     with pytest.raises(StoreError):
         await store.save(KEY, write)
-
     assert await store.load(KEY) is None
     assert await store.save(KEY, Write(b"meta", 0, ttl=600))
-
-
-# What has expired
 
 
 async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
@@ -277,7 +224,6 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
     for revision in range(PURGE_EVERY):
         await store.save(KEY, Write(b"meta", revision, ttl=600))
     await store.close()
-
     with closing(sqlite3.connect(path)) as other:
         left = {
             table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain", "claims")

@@ -1,12 +1,13 @@
-"""The bundled table answers for exact names, and for nothing that only looks similar."""
-
-from __future__ import annotations
+"""The bundled table: how its rows are made, and that it answers for exact names only."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy import update_models
+from deploy.update_models import Limits
 from proxy.tokens.models import ModelTable, ModelWindow, without_date
 
 BUNDLED = Path(__file__).parents[3] / "config" / "models.toml"
@@ -17,42 +18,29 @@ def table() -> ModelTable:
     return ModelTable.load(BUNDLED)
 
 
-@pytest.mark.parametrize(
-    ("model", "window"),
-    [
-        ("gpt-4o", 128_000),
-        ("openai/gpt-4o", 128_000),
-        ("openrouter/openai/gpt-4o", 128_000),
-        ("gpt-4o-2024-11-20", 128_000),
-        ("GPT-4o", 128_000),
-        ("gpt-4", 8_192),
-        ("gpt-4.1", 1_047_576),
-        ("claude-sonnet-4-5-20250929", 200_000),
-        ("vertex_ai/claude-sonnet-4-5@20250929", 200_000),
-        ("gpt-4o:free", 128_000),
-    ],
+SIMILAR = "", "/", "gpt", "gpt-4o-experiment", "my-gpt-4o", "llama3", "gpt-4o:own", "gpt-4o-0806", "qwen3:8b"
+DISAGREED = "minimax-m1-80k", "mistral-7b-instruct", "mistral-nemo"
+IN_USE = (
+    *("deepseek-v4-pro", "deepseek-v4-flash", "glm-4.6", "glm-5", "MiniMax-M2.7", "minimax/minimax-m2", "grok-4"),
+    *("meta-llama/llama-4-maverick-17b-128e-instruct", "devstral-medium-latest", "magistral-medium-latest"),
+    *("mistral-large-latest", "claude-haiku-5.5", "gemini-3-pro-preview", "gpt-5.1", "google/gemma-3-27b-it"),
+    *("deepseek-r1", "deepseek-v3", "llama-3.3-70b-instruct", "kimi-k2-instruct", "qwen3-235b-a22b-thinking-2507"),
 )
-def test_a_model_is_found_by_name_without_vendor_and_date(table: ModelTable, model: str, window: int) -> None:
-    found = table.find(model)
-    assert found is not None
-    assert found.window == window
 
 
-@pytest.mark.parametrize(
-    "model", ["", "/", "gpt", "gpt-4o-experiment", "my-gpt-4o", "llama3", "gpt-4o:own", "gpt-4o-0806", "qwen3:8b"]
-)
-def test_a_similar_name_is_unknown(table: ModelTable, model: str) -> None:
-    assert table.find(model) is None
-
-
-@pytest.mark.parametrize("model", ["minimax-m1-80k", "mistral-7b-instruct", "mistral-nemo"])
-def test_a_model_on_whose_window_no_hosts_agree_is_unknown(table: ModelTable, model: str) -> None:
-    assert table.find(model) is None
+def test_names_in_use_are_known_and_similar_or_disputed_ones_are_not(table: ModelTable) -> None:
+    assert [model for model in (*SIMILAR, *DISAGREED) if table.find(model) is not None] == []
+    found = {model: table.find(model) for model in IN_USE}
+    assert [model for model, known in found.items() if known is None or known.window < 100_000] == []
 
 
 @pytest.mark.parametrize(
     ("spellings", "window"),
     [
+        ("gpt-4o openai/gpt-4o openrouter/openai/gpt-4o gpt-4o-2024-11-20 GPT-4o gpt-4o:free", 128_000),
+        ("gpt-4", 8_192),
+        ("gpt-4.1", 1_047_576),
+        ("claude-sonnet-4-5-20250929 vertex_ai/claude-sonnet-4-5@20250929", 200_000),
         ("claude-sonnet-4-5 anthropic/claude-sonnet-4.5 us.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
         ("claude-4.5-sonnet databricks-claude-sonnet-4-5 global.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
         ("anthropic/claude-sonnet-4 eu.anthropic.claude-sonnet-4-20250514-v1:0 claude-4-sonnet-20250514", 200_000),
@@ -70,49 +58,23 @@ def test_every_spelling_of_a_model_has_its_window(table: ModelTable, spellings: 
     assert {model: known and known.window for model, known in found.items()} == dict.fromkeys(found, window)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        *("deepseek-v4-pro", "deepseek-v4-flash", "glm-4.6", "glm-5", "MiniMax-M2.7", "minimax/minimax-m2", "grok-4"),
-        *("meta-llama/llama-4-maverick-17b-128e-instruct", "devstral-medium-latest", "magistral-medium-latest"),
-        *("mistral-large-latest", "claude-haiku-5.5", "gemini-3-pro-preview", "gpt-5.1", "google/gemma-3-27b-it"),
-        *("deepseek-r1", "deepseek-v3", "llama-3.3-70b-instruct", "kimi-k2-instruct", "qwen3-235b-a22b-thinking-2507"),
-    ],
-)
-def test_models_that_people_use_are_known(table: ModelTable, model: str) -> None:
-    found = table.find(model)
-    assert found is not None
-    assert found.window >= 100_000
-
-
-def test_a_million_tokens_are_for_models_that_have_them(table: ModelTable) -> None:
+def test_a_model_may_have_a_long_window_or_an_input_limit(table: ModelTable) -> None:
     models = "claude-sonnet-4-5", "claude-sonnet-4-20250514", "claude-haiku-4-5", "claude-3-7-sonnet-20250219", "gpt-4o"
     found = [table.find(model) for model in models]
     assert [known.long for known in found if known] == [1_000_000, 1_000_000, None, None, None]
+    assert table.find("gpt-5-2025-08-07") == ModelWindow(400_000, max_input=272_000)
 
 
-def test_a_family_is_known_by_the_smallest_of_its_snapshots(tmp_path: Path) -> None:
+def test_a_dated_name_goes_before_its_family(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text('[models]\n"m-2024-05-13" = { window = 9 }\n"m-2024-08-06" = { window = 5 }')
     table = ModelTable.load(path)
     assert [known.window for name in ("m", "m-2024-05-13") if (known := table.find(name))] == [5, 9]
-
-
-def test_an_input_limit_of_its_own_is_told_from_the_window(table: ModelTable) -> None:
-    assert table.find("gpt-5-2025-08-07") == ModelWindow(400_000, max_input=272_000)
-
-
-def test_a_dated_entry_goes_before_the_undated_one() -> None:
     table = ModelTable({"m": ModelWindow(10), "m-2024-05-13": ModelWindow(5)})
     assert [found.window for name in ("m-2024-05-13", "m-2024-08-06") if (found := table.find(name))] == [5, 10]
-
-
-@pytest.mark.parametrize(
-    ("model", "undated"),
-    [("o1-2024-12-17", "o1"), ("c-20250929", "c"), ("kimi-k2-0905", "kimi-k2-0905"), ("m-20259999", "m-20259999")],
-)
-def test_only_a_full_date_is_taken_off(model: str, undated: str) -> None:
-    assert without_date(model) == undated
+    dated = {"o1-2024-12-17": "o1", "c-20250929": "c", "kimi-k2-0905": "kimi-k2-0905", "m-20259999": "m-20259999"}
+    for model, undated in dated.items():
+        assert without_date(model) == undated
 
 
 def test_the_bundled_table_is_consistent_compact_and_says_where_it_is_from() -> None:
@@ -135,3 +97,125 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=r"."):
         ModelTable.load(path)
+
+
+def row(provider: str, given: object, output: object = None, mode: str = "chat") -> dict[str, Any]:
+    limits = {"max_input_tokens": given, "max_output_tokens": output}
+    return {"litellm_provider": provider, "mode": mode, **limits}
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "limits"),
+    [
+        (272_000, 128_000, Limits(400_000, 272_000, 128_000)),
+        (922_000, 128_000, Limits(1_050_000, 922_000, 128_000)),
+        (400_000, 128_000, Limits(400_000, 272_000, 128_000)),
+        (128_000, 16_384, Limits(128_000, None, 16_384)),
+        (131_072, 131_072, Limits(131_072)),
+        (131_072, None, Limits(131_072)),
+    ],
+)
+def test_a_row_is_brought_to_window_input_and_output(given: int, output: int | None, limits: Limits) -> None:
+    assert update_models.limits_of("gpt-5", row("openai", given, output)) == limits
+
+
+def test_a_vendor_speaks_for_its_own_models_only() -> None:
+    table = {
+        "gpt-4o": row("openai", 128_000),
+        "azure/eu/gpt-4o": row("azure", 64_000),
+        "gpt-4o-mini-tts": row("openai", 2_000),
+        "text-embedding-3": row("openai", 8_191, mode="embedding"),
+        "gpt-5.5-cyber": row("openai", None),
+    }
+    assert update_models.merge([table]) == {"gpt-4o": Limits(128_000)}
+
+
+PUBLISHED_WEIGHTS = (
+    *("gpt-oss-20b", "gpt-oss-120b", "gemma-3-27b-it", "gemma3", "c4ai-aya-expanse-32b", "command-r", "command-r-plus"),
+    *("qwen2.5-72b-instruct", "qwen3-32b", "qwen3-30b-a3b", "qwen3.5-397b-a17b", "qwen3-next-80b-a3b-instruct"),
+    *("qwen3-coder-480b-a35b-instruct", "qwq-32b", "nvidia-nemotron-nano-9b-v2", "mimo-v2.5-pro", "grok-2"),
+    *("mixtral-8x7b-instruct-v0.1", "ministral-8b-2512", "mistral-small", "mistral-small-2603", "mistral-large-3"),
+    *("open-mistral-nemo", "devstral-small-2507", "devstral-2512", "pixtral-12b-2409", "magistral-small-2506"),
+    *("voxtral-small-2507", "deepseek-r1", "deepseek-v3.2", "deepseek-coder", "glm-4.6", "glm-4.5-air"),
+    *("kimi-k2-instruct", "kimi-k2-thinking", "kimi-k2.5", "minimax-m2", "minimax-m2.5"),
+)
+
+
+VENDORS_OWN = (
+    *("gpt-4o", "o3", "claude-sonnet-4-5", "gemini-2.5-flash", "grok-4", "grok-2-latest", "sonar-pro"),
+    *("mistral-small-latest", "mistral-medium-2505", "mistral-large-2411", "magistral-small-latest"),
+    *("deepseek-chat", "deepseek-reasoner", "kimi-latest", "kimi-k2-turbo-preview", "moonshot-v1-32k"),
+    *("qwen-plus", "qwen3-max", "qwen3-coder-plus", "command-r-08-2024", "nova-pro-v1"),
+)
+
+
+def test_names_of_published_weights_are_told_from_their_vendors_own() -> None:
+    assert [name for name in PUBLISHED_WEIGHTS if not update_models.WEIGHTS.match(name)] == []
+    assert [name for name in VENDORS_OWN if update_models.WEIGHTS.match(name)] == []
+
+
+def hosted(name: str, **windows: int) -> dict[str, dict[str, Any]]:
+    return {f"{host}/{name}": row(host, window) for host, window in windows.items()}
+
+
+@pytest.mark.parametrize(
+    ("windows", "known"),
+    [
+        ({"a": 128_000, "b": 131_072, "c": 32_768}, 128_000),  # two agree, and none gives more
+        ({"a": 131_072, "b": 131_072, "c": 128_000}, 131_072),
+        ({"a": 60_288, "b": 131_072}, None),  # do not agree
+        ({"a": 8_192, "b": 8_192, "c": 32_000}, None),  # the third may be right
+        ({"bedrock": 196_000, "bedrock_converse": 196_000}, None),  # are one host
+        ({"zai": 200_000, "a": 40_000}, 200_000),  # the vendor alone suffices
+        ({"zai": 200_000, "a": 1_000_000}, 200_000),  # one host does not outweigh the vendor
+        ({"zai": 65_536, "a": 163_840, "b": 160_000}, 160_000),  # two do: weights that the vendor serves with less
+    ],
+)
+def test_published_weights_have_the_largest_confirmed_window(windows: dict[str, int], known: int | None) -> None:
+    merged = update_models.merge([hosted("glm-4.6", **windows)])
+    assert merged == ({} if known is None else {"glm-4-6": Limits(known)})
+
+
+def test_hosts_do_not_outweigh_a_vendor_and_dates_say_something_new() -> None:
+    table = hosted("qwen3-max-2026-01-23", dashscope=262_144, a=1_000_000, b=1_000_000)
+    assert {limits.window for limits in update_models.merge([table]).values()} == {262_144}
+    models = {"o1": Limits(200), "o1-2024-12-17": Limits(200), "o1-2024-01-01": Limits(100)}
+    assert update_models.prune(models) == {"o1": Limits(200), "o1-2024-01-01": Limits(100)}
+
+
+def test_a_newer_table_goes_before_an_older_one_of_its_host() -> None:
+    first = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205), "ollama/glm-4.6:9b": row("ollama", 4)}
+    second = {**hosted("glm-4.6", a=205, fireworks_ai=900), "b/glm-4.6:9b": row("b", 4)}
+    assert update_models.merge([first, second]) == {"glm-4-6": Limits(205)}
+    newer = {"gpt-4o": row("openai", 128_000)}
+    older = {"gpt-4o": row("openai", 64_000), "gpt-4-0314": row("openai", 8_192)}
+    assert update_models.merge([newer, older]) == {"gpt-4o": Limits(128_000), "gpt-4-0314": Limits(8_192)}
+
+
+def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None:
+    long = {**row("bedrock", 200_000), update_models.LONG_PRICE: 6e-06}
+    table = {
+        "claude-sonnet-4-5": row("anthropic", 200_000),
+        "claude-haiku-4-5": row("anthropic", 200_000),
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0": long,
+        "us.anthropic.claude-3-5-sonnet-20241022-v2:0": long,
+    }
+    merged = update_models.merge([table])
+    assert (merged["claude-sonnet-4-5"].long, merged["claude-haiku-4-5"].long) == (1_000_000, None)
+
+
+def test_entries_are_written_sorted_one_a_line() -> None:
+    prices = {"c": update_models.Cost(2.5, 1.25, 2.5, 10.0)}
+    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, "litellm==1")
+    assert '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n' in text
+    assert text.endswith('[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n')
+
+
+def test_prices_are_the_vendors_own_for_a_million_tokens() -> None:
+    cached = {**row("openai", 128_000), "input_cost_per_token": 2.5e-06, "cache_read_input_token_cost": 1.25e-06}
+    plain = {**row("openai", 128_000), "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
+    table = {"gpt-4o": cached, "gpt-4": plain, "gpt-3.5-turbo": row("openai", 16_000)}
+    assert update_models.priced([table]) == {
+        "gpt-4o": update_models.Cost(2.5, 1.25, 2.5, 0.0),
+        "gpt-4": update_models.Cost(1.0, 1.0, 1.0, 2.0),
+    }

@@ -1,51 +1,12 @@
-"""What is sent, and what its success stores."""
-
-from __future__ import annotations
+"""Refusals: what errors say of pictures and bytes, and the budget by which a refused view is condensed, once."""
 
 import json
 
 import pytest
 
-from proxy.condensing.account import Timing
-from proxy.condensing.attempt import ReplyFacts, session_after
-from proxy.condensing.refusals import MANY, pictures_allowed, refuses_bytes
-from proxy.sessions.session import DERIVED, Session
-from tests.support.driver import conversation, request, running_services
-
-pytestmark = pytest.mark.anyio
-
-
-async def test_nothing_is_stored_for_a_request_that_forbids_it() -> None:
-    async with running_services() as services:
-        exchange = await services.exchanges.open(request(conversation(40), no_store="true"))
-    assert not exchange.stores
-
-
-async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
-    async with running_services() as services:
-        parts = services.exchanges
-        found = []
-        for turns in (10, 400):
-            context = await parts.intake.build_context(request(conversation(turns), force="true"), Timing())
-            refused = parts.attempts.of(await parts.decider.decide(context))
-            found.append(parts.attempts.original_of(refused.decision))
-    original, too_long = found
-    assert original is not None
-    assert original.decision.body == original.context.request.body.data
-    assert (original.decision.reason, too_long) == ("rewrite-refused", None)
-
-
-async def test_the_session_after_a_turn_counts_what_was_saved() -> None:
-    async with running_services() as services:
-        parts = services.exchanges
-        context = await parts.intake.build_context(request(conversation(40)), Timing())
-        decision = await parts.decider.decide(context)
-        session = session_after(parts.attempts.of(decision), ReplyFacts(), Session("s", DERIVED, 0.0), None, 1.0)
-    assert decision.applied is not None
-    assert [branch.applied for branch in session.branches] == [decision.applied.id]
-    saved = session.totals["client_tokens"] - session.totals["forwarded_tokens"]
-    assert session.saved_tokens == {decision.applied.id: saved}
-    assert saved > 0
+from proxy.condensing.refusals import MANY, MAX_RATIO, RefusedRequest, pictures_allowed, refuses_bytes, retry_budget
+from proxy.overflow import Refusal, RefusedPart
+from strategies.core.budget import Budget
 
 
 @pytest.mark.parametrize(
@@ -88,3 +49,36 @@ def test_an_error_allows_so_many_pictures_only_in_words_that_are_known(said: str
 )
 def test_a_gateway_that_refuses_bytes_is_understood(said: bytes, is_about_bytes: bool) -> None:
     assert refuses_bytes(413, said) == is_about_bytes
+
+
+def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
+    return Refusal(RefusedPart.INPUT, window, counted)
+
+
+def test_the_aim_is_the_target_lowered_as_the_upstream_counts_more() -> None:
+    budget = Budget.of(4_096)
+    aim = retry_budget(budget, refusal(4_096, 9_000), RefusedRequest(9_000, 9_000, 0))
+    assert aim.target == pytest.approx(budget.target, abs=1)
+    assert aim.trigger == pytest.approx(budget.trigger, abs=1)
+    assert aim.window == budget.window
+    for ratio in [1.2, 1.5, 3.0]:
+        budget = Budget.of(4_096)
+        aim = retry_budget(budget, refusal(4_096, int(9_000 * ratio)), RefusedRequest(9_000, 9_000, 0))
+        assert aim.target == pytest.approx(budget.target / ratio, rel=0.01)
+
+
+def test_odd_refusals_condense_neither_too_little_nor_to_nothing() -> None:
+    aim = retry_budget(Budget.of(4_096), refusal(4_096), RefusedRequest(2_000, 2_000, 0))
+    assert aim.trigger < 2_000 * 0.9 + 1
+    assert aim.target * 4_096 / 2_000 <= 2_000
+    aim = retry_budget(Budget.of(8_192), refusal(8_192, 900_000), RefusedRequest(9_000, 9_000, 0))
+    assert aim.target == pytest.approx(Budget.of(8_192).target / MAX_RATIO, rel=0.01)
+    aim = retry_budget(Budget.of(4_096, reply_length=3_000), refusal(4_096, 9_000), RefusedRequest(9_000, 9_000, 3_000))
+    assert aim.target + 3_000 < 4_096
+
+
+def test_without_a_number_the_aim_is_a_share_of_what_was_refused() -> None:
+    for window in [6_000, 54_000, 400_000]:
+        aim = retry_budget(Budget.of(window), refusal(), RefusedRequest(5_000, 7_500, 0))
+        assert aim.trigger == pytest.approx(3_500, abs=1)
+        assert aim.target == aim.trigger
