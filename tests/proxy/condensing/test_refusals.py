@@ -4,7 +4,16 @@ import json
 
 import pytest
 
-from proxy.condensing.refusals import MANY, MAX_RATIO, RefusedRequest, pictures_allowed, refuses_bytes, retry_budget
+from proxy.condensing.refusals import (
+    MANY,
+    MAX_RATIO,
+    SMALLER,
+    RefusedRequest,
+    most_tokens,
+    pictures_allowed,
+    refuses_bytes,
+    retry_budget,
+)
 from proxy.overflow import Refusal, RefusedPart
 from strategies.core.budget import Budget
 
@@ -82,3 +91,10 @@ def test_without_a_number_the_aim_is_a_share_of_what_was_refused() -> None:
         aim = retry_budget(Budget.of(window), refusal(), RefusedRequest(5_000, 7_500, 0))
         assert aim.trigger == pytest.approx(3_500, abs=1)
         assert aim.target == aim.trigger
+
+
+def test_a_request_after_a_search_is_cut_to_what_the_refusal_leaves() -> None:
+    refused = RefusedRequest(9_000, 9_000, 500)
+    most = most_tokens(refusal(8_000, 12_000), refused, 8_000, 8_000)
+    assert most * 12_000 / 9_000 == pytest.approx(SMALLER * (8_000 - 500))
+    assert most_tokens(refusal(200_000, 9_000), refused, 200_000, 200_000) == pytest.approx(SMALLER * 9_000)
