@@ -52,9 +52,6 @@ def test_a_wrong_or_missing_token_is_refused_whatever_is_asked(stage: Stage, tok
         assert (answer.status, answer.header("www-authenticate")) == (401, "Bearer")
         error = answer.json()["error"]
         assert (error["code"], error["type"], error["param"]) == ("unauthorized", "invalid_request_error", None)
-
-
-def test_the_token_in_another_scheme_is_refused(stage: Stage) -> None:
     for value in (TOKEN, f"Basic {TOKEN}", f"Bearer{TOKEN}"):
         assert wire.request(stage.proxy.url, "GET", SESSIONS, headers=[("Authorization", value)]).status == 401
 

@@ -13,7 +13,7 @@ from proxy.dashboard import LIFETIME, is_valid_cookie, new_cookie, pages
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
-from tests.support.admin_api import only_place
+from tests.support.admin_api import admin, only_place
 from tests.support.stage import Stage, chat, controls, is_vote, proxy_with_upstream, vote
 from tests.support.wire import Answer
 
@@ -68,23 +68,21 @@ def test_without_a_token_in_the_settings_there_is_no_dashboard() -> None:
         assert page(stage, "").status == 404
 
 
-def test_every_page_forbids_what_it_does_not_need() -> None:
+def test_every_page_forbids_what_it_does_not_need_and_its_cookie_is_for_no_script() -> None:
     with watched() as stage:
-        cookie = signed_in(stage)
-        for path in ("", "pages/sessions", f"pages/{session_of(stage)}", "pages/static/app.js"):
-            answer = page(stage, path, cookie)
+        cookie = posted(stage, "login", {"token": "operator"}).header("set-cookie") or ""
+        assert {"HttpOnly", "SameSite=strict", "Path=/_condenser"} <= set(cookie.split("; "))
+        assert "operator" not in cookie
+        cookie, path = signed_in(stage), session_of(stage)
+        for place in ("", "pages/sessions", f"pages/{path}", "pages/static/app.js"):
+            answer = page(stage, place, cookie)
             assert answer.status == 200
             policy = answer.header("content-security-policy") or ""
             assert policy.startswith("default-src 'none'; script-src 'self';")
             assert "frame-ancestors 'none'" in policy
             assert answer.header("cache-control") == "no-store"
-
-
-def test_the_cookie_is_for_these_pages_and_no_script() -> None:
-    with watched() as stage:
-        cookie = posted(stage, "login", {"token": "operator"}).header("set-cookie") or ""
-        assert {"HttpOnly", "SameSite=strict", "Path=/_condenser"} <= set(cookie.split("; "))
-        assert "operator" not in cookie
+        exported = page(stage, f"pages/{path}?export=1", cookie).json()
+        assert exported == admin(stage, f"/_condenser/{path}", token="operator").json()
 
 
 def test_a_form_of_another_page_or_without_its_token_changes_nothing() -> None:
@@ -108,14 +106,6 @@ def test_a_form_does_what_the_api_does() -> None:
         assert posted(stage, path, {"do": "pin", "form": form, "branch": "main", "message": "x"}, cookie).status == 400
         assert posted(stage, path, {"do": "delete", "form": form}, cookie).status == 303
         assert page(stage, f"pages/{path}", cookie).status == 404
-
-
-def test_an_export_is_the_document_of_the_api() -> None:
-    with watched() as stage:
-        path = session_of(stage)
-        answer = page(stage, f"pages/{path}?export=1", signed_in(stage))
-        api = wire.request(stage.proxy.url, "GET", f"/_condenser/{path}", b"", [("Authorization", "Bearer operator")])
-        assert answer.json() == api.json()
 
 
 def test_signing_out_and_time_end_what_the_cookie_allows() -> None:

@@ -63,25 +63,16 @@ def sees(stage: Stage, headers: Sequence[tuple[str, str]], text: str = QUESTION,
     return card in str(blocks(stage))
 
 
-def test_a_card_crosses_sessions_of_its_scope() -> None:
+def test_a_card_crosses_sessions_of_its_scope_and_nothing_else_does() -> None:
     with gardening() as stage:
         fill_scope(stage)
         assert sees(stage, [*controls(session="b"), scope("home")])
-
-
-def test_another_scope_no_scope_and_another_tenant_see_nothing() -> None:
-    with gardening() as stage:
-        fill_scope(stage)
-        assert not sees(stage, [*controls(session="b"), scope("work")])
+        # What others said stays theirs.
+        assert not sees(stage, [*controls(session="b"), scope("home")], "plant3n7 plant3n8", "plant3n7")
+        assert not sees(stage, [*controls(session="e"), scope("work")])
         assert not sees(stage, controls(session="c"))
         assert not sees(stage, [])
-        assert not sees(replace(stage, key="sk-second", sent=[]), [*controls(session="b"), scope("home")])
-
-
-def test_what_others_said_stays_theirs_only_cards_are_shared() -> None:
-    with gardening() as stage:
-        fill_scope(stage)
-        assert not sees(stage, [*controls(session="b"), scope("home")], "plant3n7 plant3n8", "plant3n7")
+        assert not sees(replace(stage, key="sk-second", sent=[]), [*controls(session="d"), scope("home")])
 
 
 @pytest.mark.parametrize("memory", ["inject", "inject+tool"])

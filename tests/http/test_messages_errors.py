@@ -71,27 +71,19 @@ def long_agent(url: str, first: str) -> Agent:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refusal_teaches_the_window_and_the_client_sees_a_good_reply(refusal: Callable[[int], Reply]) -> None:
+def test_a_refusal_teaches_the_window_and_the_agent_goes_on_with_a_good_reply(refusal: Callable[[int], Reply]) -> None:
     with narrow(refusal) as (upstream, proxy):
-        answer = long_agent(proxy.url, "Fix the parser.").turn()
+        agent = long_agent(proxy.url, "Fix the parser.")
+        answer = agent.turn()
         assert (answer.trigger, answer.window) == ("overflow", str(NARROW))
         assert "text" in [block["type"] for block in said_in(answer)]
         assert len(client_bodies(upstream)) == 2
-        another = long_agent(proxy.url, "Now the lexer.").turn()
-        assert another.trigger == "context_limit"
-        assert len(client_bodies(upstream)) == 3
-        assert upstream.refusals == []
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_an_agent_goes_on_with_the_view_after_an_overflow(refusal: Callable[[int], Reply]) -> None:
-    with narrow(refusal) as (upstream, proxy):
-        agent = long_agent(proxy.url, "Fix the parser.")
-        agent.turn()
         healed = client_bodies(upstream)[-1]["messages"]
         agent.turn()
         assert client_bodies(upstream)[-1]["messages"][: len(healed)] == healed
-        assert len(client_bodies(upstream)) == 3
+        assert long_agent(proxy.url, "Now the lexer.").turn().trigger == "context_limit"
+        assert len(client_bodies(upstream)) == 4
+        assert upstream.refusals == []
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,17 @@ def test_a_refused_caller_costs_the_summarizer_of_the_settings_no_call() -> None
         assert len(summarizer.journal.to()) == 0
 
 
-def test_an_unknown_caller_is_condensed_for_by_rules_first() -> None:
-    with lending(Doorman("sk-first")) as (stage, summarizer):
-        first = stage.ask(chat(12), controls(session="a"))
-        assert (first.action, first.reason) == ("condensed", "summary-not-accepted")
-        stage.proxy.quiet()
-        assert len(summarizer.journal.to()) == 0
-        assert stage.ask(chat(12), controls(session="b")).reason is None
-        assert len(summarizer.journal.to()) == 1
+def test_an_unknown_caller_and_one_of_long_ago_are_condensed_for_by_rules_first() -> None:
+    clock = Clock(1_800_000_000.0)
+    with lending(Doorman("sk-first"), clock=clock) as (stage, summarizer):
+        for session, calls in (("a", 0), ("c", 1)):
+            first = stage.ask(chat(12), controls(session=session))
+            assert (first.action, first.reason) == ("condensed", "summary-not-accepted")
+            stage.proxy.quiet()
+            assert len(summarizer.journal.to()) == calls
+            assert stage.ask(chat(12), controls(session=session * 2)).reason is None
+            assert len(summarizer.journal.to()) == calls + 1
+            clock.now += LIFE
         assert {each.header("authorization") for each in summarizer.journal.to()} == {"Bearer sk-operator"}
 
 
@@ -108,15 +111,6 @@ def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
         with running_proxy(stage.upstream.url, window=WINDOW, store=store, summarizer=role) as other:
             assert replace(stage, proxy=other).ask(chat(12)).reason is None
         assert len(summarizer.journal.to()) == 1
-
-
-def test_a_credential_that_was_accepted_long_ago_is_unknown_again() -> None:
-    clock = Clock(1_800_000_000.0)
-    with lending(Doorman("sk-first"), clock=clock) as (stage, summarizer):
-        stage.ask(chat(1))
-        clock.now += LIFE
-        assert stage.ask(chat(12)).reason == "summary-not-accepted"
-        assert len(summarizer.journal.to()) == 0
 
 
 def test_a_revoked_credential_is_lent_one_call_at_most() -> None:
@@ -169,13 +163,6 @@ def pings(stage: Stage) -> list[Exchange]:
 
 
 @previews
-def test_a_caller_that_was_just_accepted_may_see_what_is_stored(preview: list[tuple[str, str]]) -> None:
-    with remembering(Doorman("sk-first"), Clock(1_800_000_000.0)) as stage:
-        assert stage.post(body_of(MORE), preview).status == 200
-        assert pings(stage) == []
-
-
-@previews
 def test_a_revoked_credential_reads_nothing_that_is_stored(preview: list[tuple[str, str]]) -> None:
     doorman, clock = Doorman("sk-first"), Clock(1_800_000_000.0)
     with remembering(doorman, clock) as stage:
@@ -188,9 +175,13 @@ def test_a_revoked_credential_reads_nothing_that_is_stored(preview: list[tuple[s
 
 
 @previews
-def test_a_credential_is_proven_again_after_some_minutes(preview: list[tuple[str, str]]) -> None:
+def test_an_accepted_credential_sees_what_is_stored_and_is_proven_again_after_some_minutes(
+    preview: list[tuple[str, str]],
+) -> None:
     clock = Clock(1_800_000_000.0)
     with remembering(Doorman("sk-first"), clock) as stage:
+        assert stage.post(body_of(MORE), preview).status == 200
+        assert pings(stage) == []
         clock.now += FRESH + 1
         for _ in range(2):
             assert stage.post(body_of(MORE), preview).status == 200
