@@ -229,11 +229,9 @@ def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, 
         stage = Stage(at, upstream)
         for name, talk in (
             ("english", talking(english, turns, 180 * longer)),
-            ("chinese", talking(chinese, turns, 180 * longer)),
             ("code", talking(code, turns, 200 * longer)),
             ("pictures", talking(english, turns, 170 * longer, pictured=True)),
             ("chinese-and-pictures", talking(chinese, turns, 170 * longer, pictured=True)),
-            ("tools", working(code, turns, 220 * longer)),
             ("tools-in-chinese", working(chinese, turns, 220 * longer)),
             ("english-again", talking(english, turns, 190 * longer)),
         ):
@@ -245,7 +243,7 @@ def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, 
                     condensed.add(name)
                 if turn >= 3:
                     errors.append((abs(expected(answer, window) / counted_there - 1), name, turn))
-    assert len(condensed) >= {4_000: 8, 16_000: 3}.get(window, 0)
+    assert len(condensed) >= {4_000: 6, 16_000: 2}.get(window, 0)
     assert max(errors)[0] < 0.08, max(errors)
     assert len([error for error in errors if error[0] > 0.05]) <= len(errors) // 100
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from subprocess import Popen
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,8 +14,7 @@ import pytest
 from strategies.prompts import prompt
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
-from tests.support.redis_server import RedisServer, await_true
-from tests.support.replicas import replica
+from tests.support.redis_server import await_true
 from tests.support.replies import Reply, completion
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
@@ -83,28 +81,6 @@ def clients() -> Iterator[Clients]:
         yield Clients(client, pool)
 
 
-@contextmanager
-def two_replicas(upstream: ScriptedUpstream, redis: RedisServer) -> Iterator[tuple[str, Popen[bytes], str]]:
-    """The address of a replica in a process of its own, that process, and the address of one in this process."""
-    with (
-        replica(upstream.url, redis.url, STRATEGY, WINDOW) as (other, process),
-        running_proxy(upstream.url, store={"url": redis.url}, strategy=STRATEGY, window=WINDOW) as proxy,
-    ):
-        await_true(lambda: is_live(other), "a replica answers")
-        for url in (other, proxy.url):  # the upstream accepts the caller, so that replicas may share what is its own
-            short = {**BODY, "messages": [{"role": "user", "content": "Hello."}]}
-            assert httpx.post(url + CHAT, json=short).is_success
-        upstream.journal.clear()
-        yield other, process, proxy.url
-
-
-def is_live(url: str) -> bool:
-    try:
-        return httpx.get(url + "/livez").is_success
-    except httpx.TransportError:
-        return False
-
-
 def test_equal_requests_at_once_ask_a_question_once(
     upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
 ) -> None:
@@ -119,11 +95,18 @@ def test_equal_requests_at_once_ask_a_question_once(
     assert len(set(summarizer.forwarded)) == 1
 
 
-def test_no_replica_waits_for_another(upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients) -> None:
-    with RedisServer() as redis, two_replicas(upstream, redis) as (one, _, another):
-        sent = [clients.send(one, NAMED)]
+def test_no_replica_waits_for_another(
+    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"strategy": STRATEGY, "window": WINDOW, "store": {"url": f"sqlite:///{tmp_path}/s.db"}}
+    with running_proxy(upstream.url, **settings) as one, running_proxy(upstream.url, **settings) as another:
+        for proxy in (one, another):  # the upstream accepts the caller, so that replicas may share what is its own
+            short = {**BODY, "messages": [{"role": "user", "content": "Hello."}]}
+            assert httpx.post(proxy.url + CHAT, json=short).is_success
+        upstream.journal.clear()
+        sent = [clients.send(one.url, NAMED)]
         summarizer.asked.wait()
-        sent.append(clients.send(another, NAMED))
+        sent.append(clients.send(another.url, NAMED))
         await_true(lambda: 2 in summarizer.questions.values(), "the other replica asks too")
         summarizer.go_on.set()
         answers = [each.result() for each in sent]
@@ -132,17 +115,3 @@ def test_no_replica_waits_for_another(upstream: ScriptedUpstream, summarizer: He
     assert len(summarizer.forwarded) == len(sent)
     assert len(set(summarizer.forwarded)) == 1
     assert SUMMARY.encode() in summarizer.forwarded[0]
-
-
-def test_another_replica_goes_on_for_a_killed_one(
-    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
-) -> None:
-    with RedisServer() as redis, two_replicas(upstream, redis) as (one, process, another):
-        lost = clients.send(one, NAMED)
-        summarizer.asked.wait()
-        process.kill()
-        assert isinstance(lost.exception(), httpx.TransportError)
-        summarizer.go_on.set()
-        answer = clients.send(another, NAMED).result()
-    assert answer.headers["x-condenser-action"] == "condensed"
-    assert SUMMARY.encode() in summarizer.forwarded[-1]

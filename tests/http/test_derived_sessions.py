@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,6 @@ def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
     session, _ = session_of(stage, chat(12))
     answer = stage.ask(chat(13), controls(session=session))
     assert (answer.header("x-condenser-session-source"), answer.action) == ("X-Condenser-Session", "condensed")
-
-
-def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db") as stage:
-        shown = {session_of(stage, chat(rounds))[0] for rounds in (0, 1, 2)}
-        assert store_rows(tmp_path / "s.db") == EMPTY
-        assert len(shown) == 1
-        assert re.fullmatch(r"p[0-9a-f]{16}", shown.pop() or "")
 
 
 @pytest.mark.parametrize(("window", "tokens"), [(WINDOW, WINDOW // 4), (None, 2_050)])

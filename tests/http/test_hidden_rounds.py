@@ -45,50 +45,6 @@ def test_a_hidden_round_is_stored_before_the_last_byte(tmp_path: Path) -> None:
         assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-def test_it_leaves_with_what_is_condensed() -> None:
-    with remembering() as stage:
-        messages = [*searched(stage), *herbs(2)]
-        asks(stage, messages, False)
-        assert calls_of(stage.last_view) == ["call_m1"]
-        messages += herbs(8)
-        stage.ask(messages, [*controls(session="s"), TOOL, FORCE])
-        assert calls_of(stage.last_view) == []
-        asks(stage, [*messages, *herbs(1)], False)
-        assert calls_of(stage.last_view) == []
-
-
-def herbs(rounds: int) -> list[Message]:
-    said = [f"Herbs {each}: " + " ".join(f"herb{each}n{word}" for word in range(60)) for each in range(rounds)]
-    return [
-        message
-        for each in said
-        for message in ({"role": "assistant", "content": each}, {"role": "user", "content": "More?"})
-    ]
-
-
-def calls_of(view: list[dict[str, Any]]) -> list[str]:
-    return [call["id"] for each in view for call in each.get("tool_calls") or ()]
-
-
-def test_it_is_not_shown_where_the_history_was_edited() -> None:
-    with remembering() as stage:
-        messages = searched(stage)
-        edited = [*messages[:-3], {"role": "user", "content": "Something else."}, *messages[-2:]]
-        asks(stage, edited, False)
-        assert "call_m1" not in str(stage.last_view)
-
-
-def test_another_reply_to_the_same_message_searches_anew() -> None:
-    with remembering() as stage:
-        searched(stage)
-        stage.upstream.reply(reply_of(None, search(id="call_new"), streamed=False), reply_of(FOUND, streamed=False))
-        messages = [*question(), sendable(message_of(asks(stage, question(), False), False))]
-        assert "call_m1" not in str(stage.last_view)
-        asks(stage, [*messages, {"role": "user", "content": "And the shed?"}], False)
-        assert "call_new" in str(stage.last_view)
-        assert "call_m1" not in str(stage.last_view)
-
-
 def test_without_the_tool_the_hidden_rounds_are_not_shown() -> None:
     with remembering() as stage:
         messages = searched(stage)

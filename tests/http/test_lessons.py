@@ -101,14 +101,6 @@ def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) ->
         assert len(stage.forwarded) == 5
 
 
-def test_a_window_stated_in_a_refusal_holds_for_one_tenant() -> None:
-    with echoing(window=None, limit=1_000) as stage:
-        stage.ask(chat(12))
-        assert stage.ask(chat(1)).window == "1000"
-        stage.key = "sk-another"
-        assert stage.ask(chat(1)).window == "unknown"
-
-
 def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> None:
     with echoing(window=None, strategy="rolling") as stage:
         before = stage.ask(chat(30), controls(window=2_048, session="a"))

@@ -10,7 +10,7 @@ import pytest
 from tests.http import test_messages, test_responses
 from tests.support import wire
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import running_proxy
+from tests.support.proxy import proxy_before, running_proxy
 from tests.support.responses_upstream import StrictResponses
 from tests.support.upstream import ScriptedUpstream
 
@@ -19,25 +19,16 @@ RESPONSES = "/backend-api/codex/responses"
 AZURE = "/openai/deployments/a%2Fb/chat/completions"
 
 
-def test_a_prefixed_path_is_condensed_and_forwarded_as_it_is() -> None:
-    with StrictMessages(test_messages.reader) as upstream, running_proxy(upstream.url, strategy="recent") as proxy:
+def test_a_prefixed_path_is_condensed_and_the_proxys_own_calls_go_there_too() -> None:
+    with proxy_before(StrictMessages(test_messages.reader), strategy="summary") as (upstream, proxy):
         agent = test_messages.Agent(proxy.url)
         agent.messages += test_messages.long_turns(12)
         headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
         answer = wire.post_json(proxy.url, f"{MESSAGES}?beta=true", agent.body(), headers)
-        assert answer.action == "condensed"
-        assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
-
-
-def test_the_proxys_own_calls_go_to_the_prefix_too() -> None:
-    with StrictMessages(test_messages.reader) as upstream, running_proxy(upstream.url, strategy="summary") as proxy:
-        agent = test_messages.Agent(proxy.url)
-        agent.messages += test_messages.long_turns(12)
-        headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
-        answer = wire.post_json(proxy.url, MESSAGES, agent.body(), headers)
-        assert answer.header("x-condenser-stages") == "summary"
+        assert (answer.action, answer.header("x-condenser-stages")) == ("condensed", "summary")
         assert {exchange.path for exchange in upstream.journal} == {MESSAGES}
         assert len(upstream.journal) == 2
+        assert list(upstream.journal)[-1].target == f"{MESSAGES}?beta=true"
 
 
 def test_the_other_protocols_and_counts_have_prefixes_too() -> None:

@@ -172,15 +172,6 @@ def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -
         assert len(stage.summaries) == 1
 
 
-def test_many_short_messages_are_condensed_in_a_large_window() -> None:
-    with proxy_with_upstream(window=128_000, strategy="semantic") as stage:
-        for rounds, action in ((49, "passed"), (50, "passed"), (51, "condensed"), (52, "replayed")):
-            answer = stage.ask(chat(rounds, words=12), controls(session="s"))
-            stage.proxy.quiet()
-            assert answer.action == action
-            assert len(stage.summaries) == (rounds > 49)
-
-
 def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_path: Path) -> None:
     file = tmp_path / "c.db"
     with proxy_with_sqlite(file, strategy="half-window+recent") as stage:
@@ -200,28 +191,6 @@ def test_model_summary_is_prepared_when_rules_free_too_little() -> None:
         passed = stage.ask([*begun, *beds], controls(session="s"))
         stage.proxy.quiet()
         assert (passed.action, passed.reason) == ("passed", "not-prepared")
-        assert len(stage.summaries) == 1
-
-
-def test_a_model_in_mode_idle_prepares_while_no_client_waits() -> None:
-    gate = Signal("another client's reply may come")
-
-    def answers(exchange: Exchange) -> Reply | None:
-        if is_summary_call(exchange):
-            return summary()
-        return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
-
-    models = [{"match": "scripted-*", "background": "idle"}]
-    with proxy_with_upstream(strategy="half-window", models=models) as stage, ThreadPoolExecutor() as pool:
-        stage.upstream.answer(answers)
-        other = pool.submit(stage.ask, ELSEWHERE, controls(session="other"))
-        stage.upstream.journal.await_arrival(1)
-        ask_rounds(stage, PAST_PREPARE)
-        ask_rounds(stage, PAST_PREPARE)
-        assert not stage.summaries
-        gate.set()
-        other.result(BOUND)
-        stage.upstream.journal.await_arrival(4)
         assert len(stage.summaries) == 1
 
 

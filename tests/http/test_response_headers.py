@@ -10,7 +10,7 @@ import pytest
 from strategies.core.budget import Budget
 from tests.http.strict import assert_view
 from tests.support import wire
-from tests.support.stage import MODEL, WINDOW, Stage, agent, body_of, chat, controls, count, proxy_with_upstream
+from tests.support.stage import MODEL, WINDOW, Stage, body_of, chat, controls, count, proxy_with_upstream
 
 USABLE = Budget.of(WINDOW).usable
 ALWAYS = {
@@ -89,26 +89,6 @@ def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
     assert after < before
     assert answer.header("x-condenser-headroom") == str(USABLE - after)
     assert_view(stage.last_view, chat(12))
-
-
-def test_each_further_condensation_deepens_the_branch(stage: Stage) -> None:
-    seen = []
-    for rounds in range(10, 40, 2):
-        answer = stage.ask(chat(rounds), controls(session="deep"))
-        if answer.action == "condensed":
-            seen.append(answer.branch)
-    assert seen[:4] == ["main+", "main++", "main+++", "main+4"]
-
-
-def test_past_the_trigger_the_threshold_asks_no_model(stage: Stage) -> None:
-    messages = agent(24)
-    while count({"messages": messages}) >= USABLE * 0.92:
-        messages = messages[:-2]
-    calls = len(stage.summaries)
-    assert count({"messages": messages}) > USABLE * 0.85
-    answer = stage.ask(messages, controls(session="soft"))
-    assert (answer.trigger, answer.action) == ("threshold", "condensed")
-    assert len(stage.summaries) == calls
 
 
 def test_an_unknown_window_is_named_and_nothing_is_condensed() -> None:

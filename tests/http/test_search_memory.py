@@ -99,30 +99,19 @@ def goes_on(stage: Stage, messages: list[Message], streamed: bool, turns: int = 
 
 
 @both
-def test_the_model_finds_what_was_condensed_away(streamed: bool) -> None:
+@pytest.mark.parametrize("calls", [[search()], [search("zzz"), search(id="call_m2")]], ids=["one", "two in one round"])
+def test_the_model_finds_what_was_condensed_away(calls: list[ToolCall], streamed: bool) -> None:
     with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search(), streamed=streamed), reply_of(FOUND, streamed=streamed, usage=(150, 7))
-        )
+        found = reply_of(FOUND, streamed=streamed, usage=(150, 7))
+        stage.upstream.reply(reply_of(None, *calls, streamed=streamed), found)
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert (reply["content"], reply["finish"]) == (FOUND, "stop")
-        call, result = views(stage)[1][-2:]
-        assert call == {"role": "assistant", "content": None, "tool_calls": [search().as_json()]}
-        assert FACT in result["content"]
-        assert result["tool_call_id"] == "call_m1"
+        asked, *results = views(stage)[1][-1 - len(calls) :]
+        assert asked == {"role": "assistant", "content": None, "tool_calls": [call.as_json() for call in calls]}
+        assert FACT in results[-1]["content"]
+        assert [each["tool_call_id"] for each in results] == [call.id for call in calls]
         goes_on(stage, [*question(), sendable(reply)], streamed)
-        assert views(stage)[-1].count(result) == 1
-
-
-@both
-def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search("zzz"), search(id="call_m2"), streamed=streamed), reply_of(FOUND, streamed=streamed)
-        )
-        reply = message_of(asks(stage, question(), streamed), streamed)
-        assert [each["role"] for each in views(stage)[1][-3:]] == ["assistant", "tool", "tool"]
-        goes_on(stage, [*question(), sendable(reply)], streamed)
+        assert views(stage)[-1].count(results[-1]) == 1
 
 
 @both

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,23 +134,6 @@ def history_of(stage: Stage, row: dict[str, Any]) -> int:
     """How many messages a session's only branch has."""
     (branch,) = admin(stage, place_of(row)).json()["branches"]
     return len(branch["messages"])
-
-
-def test_the_chain_index_leads_each_tenant_to_its_own_session(tmp_path: Path) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db") as stage:
-        for each in pair(stage):
-            each.ask(chat(12))
-    entries = read(tmp_path / "s.db", "SELECT digest, tenant, session FROM chain")
-    digests = {digest for digest, _, _ in entries}
-    assert len(digests) == 6  # head, node before, end of what is condensed, and where its newest turn may begin
-    assert len(entries) == 2 * len(digests)
-    assert len({(tenant, session) for _, tenant, session in entries}) == 2
-    assert set(read(tmp_path / "s.db", "SELECT tenant, session FROM sessions")) == {each[1:] for each in entries}
-
-
-def read(path: Path, query: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(query).fetchall()
 
 
 def test_no_credential_is_in_the_store(tmp_path: Path) -> None:
