@@ -7,6 +7,7 @@ and handles errors as the layers do.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import time
@@ -188,9 +189,15 @@ async def _on_unexpected_error(request: Request, _error: Exception) -> Response:
 
 
 async def _dashboard(request: Request) -> Response:
-    from proxy.dashboard import dashboard  # noqa: PLC0415 - most processes never show a page, and need no Jinja2
+    # Most processes never show a page. The first one loads the pages and Jinja2, for which no other request waits.
+    answer = await asyncio.to_thread(_load_dashboard)
+    return await answer(request)
 
-    return await dashboard(request)
+
+def _load_dashboard() -> Callable[[Request], Awaitable[Response]]:
+    from proxy.dashboard import dashboard  # noqa: PLC0415
+
+    return dashboard
 
 
 def worker_app(settings: Settings, drain: Drain) -> FastAPI:
