@@ -93,7 +93,7 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
         for first, *cells in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}, table"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}, table"><table class="figures">'
         f"<caption>{escape(caption)}</caption><thead><tr>{titles}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
+from importlib.resources import files
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -159,28 +160,6 @@ def row(summary: Summary) -> list[str]:
 
 
 MAX_PLOTTED = 6  # the longest conversations have plots of their own
-_STYLE = """
-:root { color-scheme: light dark; --page: #fff; --ink: #1b1d21; --pale: #6b7077; --grid: #d5d8dc; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181d; --ink: #e8eaed; --pale: #a3a9b1; --grid: #3a3f47; } }
-body { margin: 0 auto; max-width: 62rem; padding: 1rem; background: var(--page); color: var(--ink);
-  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-figure { margin: 1rem 0; } figcaption, caption, .note { color: var(--pale); text-align: left; }
-.scroll { overflow-x: auto; } .scroll:focus-visible, summary:focus-visible { outline: 3px solid #0072b2; }
-.scroll > svg { display: block; min-width: 36rem; width: 100%; }
-svg text { fill: var(--ink); font-size: 13px; }
-.grid { stroke: var(--grid); } .limit { stroke: var(--ink); stroke-dasharray: 3 3; }
-.line { fill: none; stroke-width: 2.2; } .mark { fill: var(--page); stroke-width: 2; }
-.interval { stroke: var(--ink); stroke-width: 2; }
-.s0 { stroke: #0072b2; } .s1 { stroke: #d55e00; } .s2 { stroke: #009e73; } .s3 { stroke: #cc79a7; }
-.bar { fill-opacity: .55; }
-.bar.s0 { fill: #0072b2; } .bar.s1 { fill: #d55e00; } .bar.s2 { fill: #009e73; } .bar.s3 { fill: #cc79a7; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; list-style: none; padding: 0; }
-.sample { width: 36px; height: 10px; margin-right: .4rem; }
-table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: right; }
-th:first-child { text-align: left; } summary { cursor: pointer; padding: .3rem 0; min-height: 24px; }
-"""
 _SHARES = (  # headings, what they mean, and the key in `Summary.intervals`
     ("Savings net of own calls", "Share of the client's tokens that was not sent, own calls paid for", "saved"),
     ("Cache hits", "Share of message tokens with which the request before began too", "cached"),
@@ -213,7 +192,8 @@ _PAGE = """<!doctype html>
 
 def page(replayed: ReplayResults) -> str:
     parts = [*_overview(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
-    return _PAGE.format(style=_STYLE, title=escape(title(replayed)), parts="\n".join(parts))
+    style = files("proxy").joinpath("dashboard/static/style.css").read_text("utf-8")
+    return _PAGE.format(style=style, title=escape(title(replayed)), parts="\n".join(parts))
 
 
 def _overview(replayed: ReplayResults) -> Iterator[str]:

@@ -121,7 +121,7 @@ def test_every_plot_has_a_table_and_says_what_was_not_measured() -> None:
     text = page(replayed())
     figures = re.findall("<figure>.*?</figure>", text, re.DOTALL)
     assert len(figures) > 8
-    assert all("<table>" in each and "<svg" in each for each in figures)
+    assert all("<table" in each and "<svg" in each for each in figures)
     assert '<tr><th scope="row">2</th><td>2,000</td><td>900 ○</td></tr>' in text
     for part in ("<h2>Evidence kept</h2><p", "<td>request 2</td>", "<td>never</td>"):
         assert part in text
