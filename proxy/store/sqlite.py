@@ -368,66 +368,7 @@ SCHEMA_VERSION = 5
 
 BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
 
-_SCHEMA = (
-    """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        tenant TEXT NOT NULL,
-        session TEXT NOT NULL,
-        revision INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        meta BLOB,
-        bytes INTEGER NOT NULL DEFAULT 0,
-        UNIQUE (tenant, session)
-    )
-    """,
-    """
-    CREATE TABLE records (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        record BLOB NOT NULL,
-        UNIQUE (session_id, name)
-    )
-    """,
-    """
-    CREATE TABLE standing (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        PRIMARY KEY (session_id, name)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE blocks (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        block BLOB NOT NULL,
-        UNIQUE (session_id, digest)
-    )
-    """,
-    """
-    CREATE TABLE chain (
-        tenant TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        session TEXT NOT NULL,
-        expires_at REAL NOT NULL,
-        PRIMARY KEY (tenant, digest)
-    ) WITHOUT ROWID
-    """,
-    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
-    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
-    # It covers the sum over a tenant, so that no meta is read for it.
-    "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
-    """
-    CREATE TABLE claims (
-        tenant TEXT NOT NULL,
-        name TEXT NOT NULL,
-        holder TEXT NOT NULL,
-        expires_at REAL NOT NULL,
-        PRIMARY KEY (tenant, name)
-    ) WITHOUT ROWID
-    """,
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",
-)
+_SCHEMA = Path(__file__).with_name("schema.sql").read_text("utf-8")
 
 
 @contextmanager
@@ -509,7 +450,7 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         # The version is read again: another process may have created the tables meanwhile.
         if _version(connection) == SCHEMA_VERSION:
             return
-        for statement in _SCHEMA:
+        for statement in _SCHEMA.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
