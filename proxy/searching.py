@@ -285,7 +285,7 @@ class HiddenRounds:
         for call in calls[:MAX_CALLS]:
             self._answer(await self._run_call(call.id, call.arguments))
         if len(calls) > MAX_CALLS:
-            self._refuse([call.id for call in calls[MAX_CALLS:]])
+            self._answer(*(_Result(call.id, TOO_MANY) for call in calls[MAX_CALLS:]))
         if self._room() < MIN_TOKENS:
             self._rounds_left = 0
 
@@ -323,21 +323,16 @@ class HiddenRounds:
         message = message if form is None else self._view.counter.dialect.fitted(message, form) or message
         self._messages.append(_HiddenMessage(dump(message), self._view.counter.message(message), text))
 
-    def _answer(self, result: _Result) -> None:
-        """Adds a result to the last ones, which some protocols put into one message."""
-        self._last_results.append(result)
-        *before, message = self.endpoint.results([(last.id, last.text) for last in self._last_results])
-        del self._messages[self._results_at + len(before) :]
-        self._add(message, "\n".join(last.text for last in self._last_results[len(before) :]))
-
-    def _refuse(self, ids: Sequence[str]) -> None:
-        """Adds a note as the result of each of these calls; all in one step, because there may be thousands."""
-        self._last_results += [_Result(id, TOO_MANY) for id in ids]
+    def _answer(self, *results: _Result) -> None:
+        """Adds results to the last ones, which some protocols put into one message; there may be thousands."""
+        first = len(self._last_results)
+        self._last_results += results
         messages = self.endpoint.results([(result.id, result.text) for result in self._last_results])
-        del self._messages[self._results_at :]
-        for at, message in enumerate(messages):
-            results = self._last_results[at : at + 1] if at + 1 < len(messages) else self._last_results[at:]
-            self._add(message, "\n".join(result.text for result in results))
+        first = min(first, len(messages) - 1)
+        del self._messages[self._results_at + first :]
+        for at, message in enumerate(messages[first:], first):
+            told = self._last_results[at : at + 1] if at + 1 < len(messages) else self._last_results[at:]
+            self._add(message, "\n".join(result.text for result in told))
 
     async def _run_call(self, id: str, arguments: object) -> _Result:
         try:
