@@ -79,8 +79,6 @@ class Sessions(RuleBasedStateMachine):
             self.replicas.end()
         self.folder.cleanup()
 
-    # --- what is asked ------------------------------------------------------------------------------------------
-
     def line(self, index: int) -> Line:
         return self.lines[index % len(self.lines)]
 
@@ -119,8 +117,6 @@ class Sessions(RuleBasedStateMachine):
         """The same request is answered from the same bytes."""
         first = line.sent
         assert forwarded(self.request(line)) == first
-
-    # --- a conversation goes on, is edited, forked, asked again -------------------------------------------------
 
     @rule(index=lines, size=sizes, turns=st.integers(1, 5))
     def next_turns(self, index: int, size: int, turns: int) -> None:
@@ -200,8 +196,6 @@ class Sessions(RuleBasedStateMachine):
             self.speech.say(other, 40)
             self.request(other)
 
-    # --- a client drops its oldest messages ---------------------------------------------------------------------
-
     @rule(index=lines, least=st.sampled_from([1, 6, 8, 8, 12]), turns=st.integers(1, 3))
     def send_a_window_of_the_history(self, index: int, least: int, turns: int) -> None:
         line = self.line(index)
@@ -222,17 +216,12 @@ class Sessions(RuleBasedStateMachine):
         """The client puts a summary of its own in front of its newest messages: what it stands for never comes back."""
         line = self.line(index)
         self.slide(line, 4)
-        line.messages = [
-            line.messages[0],
-            {"role": "user", "content": self.speech.text(min(size, 120))},
-            *line.kept[1:],
-        ]
+        told = {"role": "user", "content": self.speech.text(min(size, 120))}
+        line.messages = [line.messages[0], told, *line.kept[1:]]
         line.dropped = 0
         line.forget()
         self.request(line)
         self.again(line)
-
-    # --- at once ------------------------------------------------------------------------------------------------
 
     @rule(index=lines, size=sizes, apart=st.booleans())
     def two_at_once(self, index: int, size: int, apart: bool) -> None:
@@ -262,8 +251,6 @@ class Sessions(RuleBasedStateMachine):
             self.facts.note(each, exchange.decision)
         self.facts.disown()  # which of the two came first is not told
 
-    # --- what goes wrong ----------------------------------------------------------------------------------------
-
     @rule(index=lines, size=sizes, force=st.booleans(), crashes=st.booleans())
     def crash_before_settling_and_retry(self, index: int, size: int, force: bool, crashes: bool) -> None:
         line = self.line(index)
@@ -292,8 +279,6 @@ class Sessions(RuleBasedStateMachine):
     def restart(self) -> None:
         self.running.close()
         self.running.open()
-
-    # --- append mode --------------------------------------------------------------------------------------------
 
     @rule(size=sizes, turns=st.integers(1, 5), guarded=st.booleans())
     def append(self, size: int, turns: int, guarded: bool) -> None:

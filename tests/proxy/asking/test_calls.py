@@ -19,8 +19,6 @@ from tests.support.upstream import ScriptedUpstream
 from tests.support.virtual_time import Clock
 
 NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
-
-
 RECORD = Answer("record", "stop", 10)
 
 

@@ -152,7 +152,7 @@ def thinker(most: int, *, low: bool | None = None, refuses_room: bool = False) -
 @pytest.mark.parametrize(
     ("rule", "limits", "efforts"),
     [
-        (thinker(2_500), [500, 500 + ROOM_TO_THINK] * 1, [None, None]),
+        (thinker(2_500), [500, 500 + ROOM_TO_THINK], [None, None]),
         (thinker(10**6, low=True), [500, 500 + ROOM_TO_THINK, 500 + ROOM_TO_THINK], [None, None, "low"]),
         (thinker(10**6, low=True, refuses_room=True), [500, 500 + ROOM_TO_THINK, 500, 500], [None, None, None, "low"]),
     ],

@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.asking.dispatch import (
-    CREDENTIAL_LIFE,
-    GRACE,
-    MAX_PAUSE,
-    PAUSE,
-    CallBlocked,
-    Lane,
-    pause_seconds,
-)
+from proxy.asking.dispatch import CREDENTIAL_LIFE, GRACE, MAX_PAUSE, PAUSE, CallBlocked, Lane, pause_seconds
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 from strategies.core.effects import Failure
@@ -187,17 +179,13 @@ async def test_a_time_out_of_the_work_itself_is_its_own() -> None:
 
 
 async def test_a_serial_server_is_left_to_clients_in_every_mode() -> None:
-    lane = Lane(BackgroundSettings(), Clock(), lambda: True)
-    with lane.foreground():
-        waiting = asyncio.ensure_future(_turn(lane))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-    await waiting
-
-
-async def _turn(lane: Lane) -> None:
-    async with lane.background(60.0):
-        pass
+    with with_a_client("on", serial=True) as way:
+        work = Work(way)
+        await settled()
+        assert not work.began.is_set()
+    await settled()
+    assert work.is_running
+    await end(work)
 
 
 async def test_background_pauses_as_long_as_the_server_asks() -> None:
@@ -356,9 +344,7 @@ def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]
 
 
 @pytest.mark.parametrize(
-    "closed",
-    [paused, with_a_client, lambda: with_a_client("on", serial=True)],
-    ids=["pause", "idle", "serial"],
+    "closed", [paused, with_a_client, lambda: with_a_client("on", serial=True)], ids=["pause", "idle", "serial"]
 )
 async def test_a_waiting_call_is_made_once_waited_for(closed: Callable[[], AbstractContextManager[Lane]]) -> None:
     with closed() as way:
@@ -387,6 +373,19 @@ async def test_it_takes_no_place_of_others_and_leaves_none() -> None:
     await end(first)
     assert last.is_running
     await end(last)
+
+
+async def test_what_is_waited_for_goes_first() -> None:
+    way, waiters = lane(mode="idle", concurrency=2), Waiters()
+    work, other = Work(way, waiters=waiters), Work(way)
+    await settled()
+    with waiters.waiting():
+        poke(way)
+        await settled()
+        assert (work.is_running, other.blocked) == (True, "preempted")
+    poke(way)
+    await settled()
+    assert work.blocked == "preempted"
 
 
 async def test_later_calls_are_a_clients_too_for_as_long_as_it_waits() -> None:

@@ -1,13 +1,14 @@
-"""The end of a request: what later ones depend on is stored, whoever leaves and whatever fails meanwhile."""
+"""The end of a request and of the app: what later ones depend on is stored, and nothing is left running."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from proxy.asking import Caller, Roles
 from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import Preparer
 from proxy.endpoints.chat import CHAT_ENDPOINT
@@ -19,9 +20,11 @@ from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key
 from proxy.settings import Settings
+from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from strategies.core.effects import Effect, Result
 from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
@@ -145,3 +148,43 @@ async def judging(store: SqliteStore) -> Any:
     session = Records().session(snapshot) if snapshot else None
     assert session is not None
     return session.judging
+
+
+class Silent:
+    """A summarizer that never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """Waits for ever."""
+        self.asked.set()
+        await asyncio.Event().wait()
+        return ()
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "dynacontext"])
+async def test_work_for_a_client_that_left_ends_with_the_app(strategy: str) -> None:
+    silent, store = Silent(), await open_store("memory://")
+    before = asyncio.all_tasks()
+    async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
+        client = asyncio.create_task(built.exchanges.open(request(chat(12), force="true")))
+        await silent.asked.wait()
+        client.cancel()
+        await asyncio.wait({client})
+        assert asyncio.all_tasks() > before
+    assert asyncio.all_tasks() == before
+    await store.close()
+
+
+async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
+    silent, store = Silent(), await open_store("memory://")
+    before = asyncio.all_tasks()
+    settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
+    async with open_services(settings, store=store, summarizer=silent) as built:
+        exchange = await built.exchanges.open(request(chat(12), force="true"))
+        assert exchange.decision.reason == "summary-timeout"
+        assert exchange.stores
+        await exchange.store()
+    assert asyncio.all_tasks() == before
+    await store.close()

@@ -126,16 +126,15 @@ def test_an_unusable_import_ends_with_1(memory: Command, tmp_path: Path, text: s
 
 def test_what_is_not_there_or_wrong_ends_with_1_and_says_why(memory: Command) -> None:
     assert memory.refused("list", "nobody") == (1, "condenser: there is no session nobody\n")
-    code, err = memory.refused("forget", "mine", "0123456789abcdef")
-    assert (code, "no such card" in err) == (1, True)
-    code, err = memory.refused("search", "mine", "fig", "--branch", "b9")
-    assert (code, "branch" in err) == (1, True)
-    code, err = memory.refused("search", "mine", "fig", "--top-k", "many")
-    assert (code, "top_k" in err) == (1, True)
-    code, err = memory.refused("add", "mine", " ")
-    assert (code, "content" in err) == (1, True)
-    code, err = memory.refused("list", "mine", "--token", "wrong")
-    assert (code, "401" in err) == (1, True)
+    for action, words, said in [
+        ("forget", ["0123456789abcdef"], "no such card"),
+        ("search", ["fig", "--branch", "b9"], "branch"),
+        ("search", ["fig", "--top-k", "many"], "top_k"),
+        ("add", [" "], "content"),
+        ("list", ["--token", "wrong"], "401"),
+    ]:
+        code, err = memory.refused(action, "mine", *words)
+        assert (code, said in err) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from eval import baseline
 from proxy.replaying.measures import ReplayedConversation, Summary, size, summarize
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.replaying.play import Player, Playing, open_replay_proxy
 from proxy.replaying.recorded import Conversation, Message
 from proxy.settings import load_settings
 
@@ -97,13 +97,6 @@ def figures(name: str, window: int) -> dict[str, Summary]:
             return {"ours": ours, "best": at_best(player, played), "client": baseline.direct(player, played)}
 
     return {way: summarize(way, [found]) for way, found in asyncio.run(play()).items()}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_shape_makes_as_many_requests_as_its_client(name: str) -> None:
-    one = conversation(name)
-    assert one == conversation(name)
-    assert len(list(request_ends(one))) == SHAPES[name].requests
 
 
 def test_a_view_that_only_grows_repeats_as_much_as_the_client_does() -> None:

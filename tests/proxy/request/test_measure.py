@@ -220,6 +220,11 @@ def test_conversations_that_are_short_or_not_in_the_cache_have_no_prefix() -> No
     reading = Reading(max_bytes=0)
     reading.take(MESSAGES)
     assert reading.prefixes == []
+    reading = Reading(max_bytes=16 * 64 * ENTRY_BYTES)
+    large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
+    reading.take([large, *MESSAGES])
+    reading.take([*MESSAGES, large, *MESSAGES[:MIN_MESSAGES]])
+    assert reading.prefixes == []
 
 
 def test_prefixes_are_bounded_by_bytes_and_leave_no_garbage() -> None:
@@ -240,11 +245,3 @@ def test_prefixes_are_bounded_by_bytes_and_leave_no_garbage() -> None:
         assert [element() for element in gone] == [None] * len(gone)
     finally:
         gc.enable()
-
-
-def test_a_conversation_with_a_message_too_large_to_cache_has_no_prefix() -> None:
-    reading = Reading(max_bytes=16 * 64 * ENTRY_BYTES)
-    large = {"role": "user", "content": "x" * (64 * ENTRY_BYTES)}
-    reading.take([large, *MESSAGES])
-    reading.take([*MESSAGES, large, *MESSAGES[:MIN_MESSAGES]])
-    assert reading.prefixes == []

@@ -81,13 +81,6 @@ def read_or_refused(data: bytes, cache: MessageCache | None) -> tuple[Body | Non
         return None, (error.message, error.param)
 
 
-def test_a_message_that_only_begins_like_a_cached_one_is_another() -> None:
-    cache = MessageCache()
-    read_and_kept(b'{"messages":[{"role":"user","content":"one"}]}', cache)
-    body = read(b'{"messages":[{"role":"user","content":"one "}]}', cache)
-    assert body.elements[0].value["content"] == "one "
-
-
 def test_a_message_may_be_as_deep_as_the_body() -> None:
     def nested(levels: int) -> bytes:
         return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"

@@ -61,9 +61,7 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
 
 @FEW
 @given(bodies())
-def test_every_member_is_found_and_written_back(
-    made: tuple[list[tuple[str, str]], list[str], str],
-) -> None:
+def test_every_member_is_found_and_written_back(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
     members, listed, text = made
     body = read(text.encode())
     for key, member in body.envelope.members.items():

@@ -73,13 +73,13 @@ def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
     token = admin_token(settings(tmp_path))
     for url in ("http://127.0.0.1:1", "http://localhost:1/", "http://[::1]:1"):
         assert known_token(settings(tmp_path), url) == token
-    for url in (
+    for url in [
         "http://elsewhere:1",
         "http://127.0.0.1.example:1",
         "http://localhost@elsewhere",
         "nonsense",
         "http://[",
-    ):
+    ]:
         assert known_token(settings(tmp_path), url) is None
 
 
@@ -152,7 +152,6 @@ def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.Ca
         assert run(capsys, "sessions", action, "mine", *url) == (1, "", "condenser: there is no session mine\n")
     for name in ("a", "b"):
         stage.ask(chat(1), controls(session=name))
-    url = ("--url", stage.proxy.url)
     tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
     assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
 

@@ -23,8 +23,6 @@ from tests.support.redis_server import RedisServer
 from tests.support.stores import PATIENT, open_patient_store
 
 PACE = 0.02  # seconds before a store that is down is asked again
-
-
 opened = partial(on_redis.opened, limits=PATIENT)
 
 
