@@ -129,19 +129,14 @@ class DynaContextOptions(Options):
 class Scope(NamedTuple):
     """The items that a condensation replaces, and the pieces that stay among them."""
 
-    recorded: int
-    """The items before this one go into the record."""
-    end: int
-    """The items before this one are replaced with `first`, the replacement, and `last`."""
+    recorded: int  # the items before this one go into the record
+    end: int  # the items before this one are replaced with `first`, the replacement, and `last`
     first: tuple[Piece, ...]
     last: tuple[Piece, ...]
-    candidates: tuple[int, ...]
-    """The chain indices of the messages that the record adds to an earlier one."""
+    candidates: tuple[int, ...]  # the chain indices of the messages that the record adds to an earlier one
     excluded: int
-    dropped: tuple[int, ...]
-    """The chain indices of the messages that are in neither the record nor the view."""
-    tokens: int
-    """Tokens of all items that are replaced and do not stay."""
+    dropped: tuple[int, ...]  # the chain indices of the messages that are in neither the record nor the view
+    tokens: int  # tokens of all items that are replaced and do not stay
 
 
 def judged_end(view: View, verdict: Verdict) -> int:

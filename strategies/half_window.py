@@ -26,8 +26,7 @@ from strategies.core.summary import PLAIN, record_cap, summarize
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
 
-_INSIDE = "inside-turn"
-"""The `splitStrategy` and `boundaryAdjustmentType` if a finished turn is split."""
+_INSIDE = "inside-turn"  # the `splitStrategy` and `boundaryAdjustmentType` if a finished turn is split
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,10 @@ class HalfWindowOptions(Options):
 
 
 class RoundCursor(NamedTuple):
-    turn: int
-    """The index of the turn; -1 for the last turn, which may be unfinished."""
+    turn: int  # the index of the turn; -1 for the last turn, which may be unfinished
     round: int
     span: Round
-    start_of_turn: int | None
-    """For the first round of a turn, the item with which the turn starts."""
+    start_of_turn: int | None  # for the first round of a turn, the item with which the turn starts
 
     @property
     def is_active(self) -> bool:
@@ -63,14 +60,10 @@ class SplitDecision(NamedTuple):
     """Where the list is split, and how that came about."""
 
     level: int
-    first_kept: int
-    """The index of the first cursor that is kept."""
-    cut: int
-    """The item before which everything is summarized."""
-    strategy: str
-    """The document's `splitStrategy`, or `inside-turn`."""
-    boundary: str = "exact"
-    """The document's `boundaryAdjustmentType`, or `inside-turn`."""
+    first_kept: int  # the index of the first cursor that is kept
+    cut: int  # the item before which everything is summarized
+    strategy: str  # the document's `splitStrategy`, or `inside-turn`
+    boundary: str = "exact"  # the document's `boundaryAdjustmentType`, or `inside-turn`
     delta: int = 0
     reason: str = ""
 

@@ -24,8 +24,7 @@ from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
-EXCERPT = 160
-"""Characters of an excerpt."""
+EXCERPT = 160  # characters of an excerpt
 _NO_ERROR = re.compile(r"\b(?:0|no|without)\s+(?:\w+\s+)?(?:error|fail|exception)", re.IGNORECASE)
 
 

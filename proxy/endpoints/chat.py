@@ -56,13 +56,10 @@ TEXT_PLACES = TextPlaces(
 class StreamedCall:
     """The part of a tool call that has come so far."""
 
-    index: object
-    """Its number in the upstream's stream."""
+    index: object  # its number in the upstream's stream
     body: Json = field(default_factory=dict)
-    number: object = None
-    """Its number in the client's stream."""
-    is_held: bool = False
-    """Whether it is held back from the client."""
+    number: object = None  # its number in the client's stream
+    is_held: bool = False  # whether it is held back from the client
 
     def numbered(self, piece: Mapping[str, Any]) -> Mapping[str, Any]:
         """A piece with the client's number; the whole call if it was held back until now."""

@@ -14,17 +14,14 @@ REPLY_PRIMING = 3
 TOOLS_FRAME = 9
 SCHEMA_FRAME = 10
 FRAME_CHARS = 40
-MEDIA_CHARS = 4_096
-"""The cost of reading a picture's size, in characters of text."""
-MAX_DEPTH = 24
-"""Schemas nested deeper than this are rendered as `object`; no published tool comes near."""
+MEDIA_CHARS = 4_096  # the cost of reading a picture's size, in characters of text
+MAX_DEPTH = 24  # schemas nested deeper than this are rendered as `object`; no published tool comes near
 
 
 class PartsCounter(Counter):
     """Counts messages whose content is a text or a list of parts; the parts are those of OpenAI's protocols."""
 
-    seen: ClassVar[tuple[str, ...]] = ("content",)
-    """The members of a message that are counted."""
+    seen: ClassVar[tuple[str, ...]] = ("content",)  # the members of a message that are counted
 
     def chars(self, body: Mapping[str, object]) -> int:
         return FRAME_CHARS + sum(_chars_of(body[member]) for member in self.seen if member in body)

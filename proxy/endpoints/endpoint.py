@@ -46,19 +46,14 @@ class Question:
     """
 
     model: str
-    system: str
-    """The system message; left out if there is a view."""
+    system: str  # the system message; left out if there is a view
     user: str
-    max_tokens: int
-    """The maximum number of tokens of one answer."""
-    view: str | None = None
-    """The message list to continue, as JSON text."""
+    max_tokens: int  # the maximum number of tokens of one answer
+    view: str | None = None  # the message list to continue, as JSON text
     members: Mapping[str, str] = field(default_factory=dict)
     """The members that precede the list in the prompt (`Endpoint.prompt_members`), as JSON text."""
-    alternates: bool = False
-    """Whether the server refuses two messages of one role in a row."""
-    n: int = 1
-    """The number of answers."""
+    alternates: bool = False  # whether the server refuses two messages of one role in a row
+    n: int = 1  # the number of answers
     temperature: float | None = None
 
     @property
@@ -68,23 +63,18 @@ class Question:
 
 
 _EVENT = re.compile(rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")([a-z_.]+)', re.MULTILINE)
-_MARK = 64
-"""Bytes before a chunk that are searched too, because the last event may begin there."""
+_MARK = 64  # bytes before a chunk that are searched too, because the last event may begin there
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
-Values = Mapping[str, Any]
-"""The members of a request body except the message list, parsed."""
+Values = Mapping[str, Any]  # the members of a request body except the message list, parsed
 
 
 class SessionHint(NamedTuple):
     """An id that a client gives its conversation."""
 
-    source: str
-    """The header or the member of the body that holds it."""
-    id: object
-    """The value as received; it counts only if it is a string."""
-    is_weak: bool = False
-    """Whether it counts only if the request continues the stored history."""
+    source: str  # the header or the member of the body that holds it
+    id: object  # the value as received; it counts only if it is a string
+    is_weak: bool = False  # whether it counts only if the request continues the stored history
 
 
 class MalformedElement(ValueError):
@@ -106,19 +96,14 @@ def session_headers(headers: Headers) -> Iterator[SessionHint]:
 class Endpoint(ABC):
     """One wire protocol, as far as the shell must know it. Members that most protocols share have OpenAI's defaults."""
 
-    dialect: Dialect
-    """Reads and writes the elements of its message lists."""
-    path: str
-    """The path that clients send requests to, and to which they are forwarded."""
-    path_ending: str
-    """How other paths for it end, such as those with a provider's prefix."""
+    dialect: Dialect  # reads and writes the elements of its message lists
+    path: str  # the path that clients send requests to, and to which they are forwarded
+    path_ending: str  # how other paths for it end, such as those with a provider's prefix
 
     # -- requests: the list
 
-    list_member = "messages"
-    """The member of a body that holds the list of elements."""
-    list_is_optional = False
-    """Whether a body may have no list, or an empty one."""
+    list_member = "messages"  # the member of a body that holds the list of elements
+    list_is_optional = False  # whether a body may have no list, or an empty one
     from_text: Callable[[str], Mapping[str, object]] | None = None
     """Makes an element of a string, if the protocol accepts a string instead of the list."""
     text_parts: tuple[str, ...]
@@ -157,8 +142,7 @@ class Endpoint(ABC):
 
     counted_members: tuple[str, ...]
     """The members that cost prompt tokens: tools, and a system prompt outside of the list."""
-    counter: type[Counter]
-    """Counts the tokens of messages and of these members."""
+    counter: type[Counter]  # counts the tokens of messages and of these members
     reply_limits: tuple[str, ...]
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
 
@@ -190,8 +174,7 @@ class Endpoint(ABC):
 
     # -- requests: headers
 
-    key_header: tuple[bytes, bytes] = BEARER
-    """The header that carries an API key, and the text before the key in it."""
+    key_header: tuple[bytes, bytes] = BEARER  # the header that carries an API key, and the text before the key in it
 
     def session_hints(self, headers: Headers, values: Values) -> Iterator[SessionHint]:
         """The ids that name the session, in order of precedence. Header names are in lower case."""
@@ -213,16 +196,11 @@ class Endpoint(ABC):
 
     answer: re.Pattern[bytes]
     """Matches something that a normal reply, or an event of one, always has and an error never has."""
-    greetings: tuple[str, ...] = ()
-    """The types of the events that come before the reply says anything."""
-    last_event: re.Pattern[bytes]
-    """Matches the names of the events that end a stream."""
-    last_event_has_data = False
-    """Whether that event holds part of the reply, so that all of it must be read first."""
-    text_places: TextPlaces
-    """Where its replies have their text, for `proxy.endpoints.replies.ending_in`."""
-    stream_capture: type[StreamCapture]
-    """Captures a streamed reply."""
+    greetings: tuple[str, ...] = ()  # the types of the events that come before the reply says anything
+    last_event: re.Pattern[bytes]  # matches the names of the events that end a stream
+    last_event_has_data = False  # whether that event holds part of the reply, so that all of it must be read first
+    text_places: TextPlaces  # where its replies have their text, for `proxy.endpoints.replies.ending_in`
+    stream_capture: type[StreamCapture]  # captures a streamed reply
 
     def is_greeting(self, event: object) -> bool:
         """Whether an event says nothing yet, so it may be held back until it is known that no error follows."""
@@ -271,15 +249,12 @@ class Endpoint(ABC):
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
         """The event for the body of an error."""
 
-    beat = b": keep-alive\n\n"
-    """What changes nothing in a stream, as a sign of life."""
+    beat = b": keep-alive\n\n"  # what changes nothing in a stream, as a sign of life
 
     # -- counting
 
-    compact_path = ""
-    """The path at which clients have their list compacted by the server; "" if there is none."""
-    count_path = ""
-    """The path at which clients ask how many tokens a request has; "" for none."""
+    compact_path = ""  # the path at which clients have their list compacted by the server; "" if there is none
+    count_path = ""  # the path at which clients ask how many tokens a request has; "" for none
 
     def counted(self, tokens: int) -> Mapping[str, object]:
         """The proxy's own answer at that path, if the upstream has none."""
@@ -289,18 +264,13 @@ class Endpoint(ABC):
 
     prompt_members: tuple[str, ...]
     """The members that precede the list in a prompt. A question that continues a view must send them too."""
-    system_member = ""
-    """The member for a system prompt; "" if that is a message."""
-    own_members: Mapping[str, str] = {}
-    """Other members of the body of every question, as JSON text."""
-    low_effort: Mapping[str, str]
-    """The members that ask a model to reason little or not at all, as JSON text."""
-    no_tools = '"none"'
-    """The value of `tool_choice`, as JSON text, that forbids calls."""
+    system_member = ""  # the member for a system prompt; "" if that is a message
+    own_members: Mapping[str, str] = {}  # other members of the body of every question, as JSON text
+    low_effort: Mapping[str, str]  # the members that ask a model to reason little or not at all, as JSON text
+    no_tools = '"none"'  # the value of `tool_choice`, as JSON text, that forbids calls
     bridged: tuple[str, ...] = ()
     """If roles must alternate, an assistant's message must come between one of these roles and a user message."""
-    gives_several_answers = False
-    """Whether one question may ask for several answers."""
+    gives_several_answers = False  # whether one question may ask for several answers
     lent_headers: tuple[bytes, ...] = (b"openai-",)
     """Prefixes of the request headers, besides the credential, that are copied to the proxy's own calls."""
 

@@ -20,8 +20,7 @@ from proxy.overflow import is_error_body
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 
-NAME = "search_memory"
-"""The name of the memory tool."""
+NAME = "search_memory"  # the name of the memory tool
 NO_ANSWER = "(The model gave no answer.)"
 """Sent to the client instead of an empty message, which many servers refuse when the client sends it back."""
 
@@ -29,12 +28,9 @@ NO_ANSWER = "(The model gave no answer.)"
 class ToolUse(NamedTuple):
     """What a request says about tools."""
 
-    names: AbstractSet[str]
-    """The names of the client's tools."""
-    has_tools: bool
-    """Whether the client has tools."""
-    takes_another: bool
-    """Whether the memory tool can be added to them."""
+    names: AbstractSet[str]  # the names of the client's tools
+    has_tools: bool  # whether the client has tools
+    takes_another: bool  # whether the memory tool can be added to them
     runs_calls: bool
     """Whether its calls are run: the model may choose freely whether to call it, and one answer is wanted."""
 
@@ -49,10 +45,8 @@ class HiddenCall(NamedTuple):
 class HiddenRound(NamedTuple):
     """What the model said before the results of its hidden calls."""
 
-    items: Items
-    """The elements that are sent back to the model."""
-    text: str
-    """Their text."""
+    items: Items  # the elements that are sent back to the model
+    text: str  # their text
     calls: Sequence[HiddenCall]
 
 
@@ -62,8 +56,7 @@ class Said(ABC):
 
     complete: ClassVar[tuple[str | None, ...]]
     """The finish reasons after which calls are complete; some servers give none, or the wrong one."""
-    finish: str | None = None
-    """Why the reply ended, in the words of its protocol."""
+    finish: str | None = None  # why the reply ended, in the words of its protocol
     usage: Mapping[str, Any] | None = None
 
     @property
@@ -127,18 +120,13 @@ class Splicer(EventEditor, Generic[S]):
     are run.
     """
 
-    answer: ClassVar[re.Pattern[bytes]]
-    """As in `Endpoint.answer`."""
-    is_over = False
-    """Whether the last event of the reply has come."""
+    answer: ClassVar[re.Pattern[bytes]]  # as in `Endpoint.answer`
+    is_over = False  # whether the last event of the reply has come
     failed_event = b""
-    _finish: str | None = None
-    """Why the reply ended, once it is known."""
-    _failed = False
-    """Whether an error has come."""
+    _finish: str | None = None  # why the reply ended, once it is known
+    _failed = False  # whether an error has come
     _replaceable = False
-    _has_sent = False
-    """Whether the client has anything of this reply."""
+    _has_sent = False  # whether the client has anything of this reply
 
     def __init__(self, *, runs_calls: bool) -> None:
         self._runs_calls = runs_calls

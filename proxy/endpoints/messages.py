@@ -273,10 +273,8 @@ class MessagesSplicer(Splicer[SaidMessage]):
         return b"".join(map(named_event, (start, delta, {"type": "content_block_stop", "index": number})))
 
 
-PER_CALL = 12
-"""Tokens of a call besides its name and its input: the name of the block, its ids and its tags."""
-TOOLS_PROMPT = 340
-"""The system prompt for tools; documented as 290 to 350 tokens, depending on the model."""
+PER_CALL = 12  # tokens of a call besides its name and its input: the name of the block, its ids and its tags
+TOOLS_PROMPT = 340  # the system prompt for tools; documented as 290 to 350 tokens, depending on the model
 _FACTOR, _NEWER_FACTOR, _NEWER = 1.18, 1.53, (4, 7)
 """Tokens for each token of o200k: in models up to 4.6, and in those since 4.7, which have another tokenizer."""
 

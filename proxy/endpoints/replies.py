@@ -29,8 +29,7 @@ _PROBE = b"no model says this"
 _DECODER = json.JSONDecoder()
 
 Json = dict[str, Any]
-Items = Sequence[Mapping[str, Any]]
-"""Elements of a message list."""
+Items = Sequence[Mapping[str, Any]]  # elements of a message list
 
 
 def named_event(body: Mapping[str, Any]) -> bytes:
@@ -138,12 +137,9 @@ class TextPlaces(NamedTuple):
     The functions return "" if the document has no text, and None if it makes the ending of the reply unknowable.
     """
 
-    member: bytes
-    """The member that holds a piece of the text in an event."""
-    in_reply: Callable[[Any], str | None]
-    """Returns the text of a reply in one piece."""
-    in_event: Callable[[Any], str | None]
-    """Returns the piece of the text in an event."""
+    member: bytes  # the member that holds a piece of the text in an event
+    in_reply: Callable[[Any], str | None]  # returns the text of a reply in one piece
+    in_event: Callable[[Any], str | None]  # returns the piece of the text in an event
 
 
 def ending(text: str) -> str:

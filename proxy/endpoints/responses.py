@@ -74,8 +74,7 @@ def items_in(response: object) -> Items:
 # -- hidden calls ---------------------------------------------------------------------------------------------------
 
 
-_ENDED = (None, "completed", "incomplete")
-"""Statuses of replies that did not fail; some servers send none."""
+_ENDED = (None, "completed", "incomplete")  # statuses of replies that did not fail; some servers send none
 _CALLS = ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
 NOTHING_SAID: Json = {
     "type": "message",
@@ -195,8 +194,7 @@ def said_in(response: object, items: Items = ()) -> SaidItems:
     return SaidItems(objects_at(response, "output") or items, finish=status, usage=usage)
 
 
-_Event = tuple[list[bytes], Json]
-"""The lines of an event, and its data."""
+_Event = tuple[list[bytes], Json]  # the lines of an event, and its data
 
 
 class ResponsesSplicer(Splicer[SaidItems]):
@@ -288,16 +286,14 @@ class ResponsesSplicer(Splicer[SaidItems]):
 
 
 _UNSEEN = ("type", "id", "call_id", "status", "role")
-_TEXTS = frozenset(
+_TEXTS = frozenset(  # the items of the vendor's tools that are text
     f"{name}_{kind}"
     for name in ("local_shell", "shell", "apply_patch", "computer", "web_search", "file_search", "mcp", "tool_search")
     for kind in ("call", "call_output")
 ) | {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction_trigger"}
-"""The items of the vendor's tools that are text."""
-TEXT_ITEMS = frozenset(
+TEXT_ITEMS = frozenset(  # the items that cost no more tokens than they have bytes
     ("reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
 ).union(_TEXTS, ("tool_search_output", "additional_tools"))
-"""The items that cost no more tokens than they have bytes."""
 
 
 # -- tokens --------------------------------------------------------------------------------------------------------

@@ -28,10 +28,8 @@ from strategies.core.view import View
 
 MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
 MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
-MAX_WEIGHT = 16_000
-"""Tokens; a slope that more of them have shown still follows what is new."""
-_UNSURE = 25
-"""The weight of a slope that a conversation has not shown itself."""
+MAX_WEIGHT = 16_000  # tokens; a slope that more of them have shown still follows what is new
+_UNSURE = 25  # the weight of a slope that a conversation has not shown itself
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
 _DIGITS = 6
 _ALIKE = 0.02  # of a view's tokens; a form that merges messages costs slightly fewer
@@ -42,8 +40,7 @@ class Slope(NamedTuple):
     """How many tokens the upstream counts for one of ours, in the text of one conversation."""
 
     value: float = 1.0
-    weight: int = 0
-    """The tokens of text that have shown it; 0 if nothing has, and it is the model's."""
+    weight: int = 0  # the tokens of text that have shown it; 0 if nothing has, and it is the model's
 
     def after(self, text: int, counted: int) -> Slope:
         """The slope after so many more tokens of text, for which the upstream counts `counted`."""
@@ -66,15 +63,12 @@ class Slope(NamedTuple):
 @dataclass(frozen=True)
 class CountedPrompt:
     transcript: Transcript
-    overhead: int
-    """Tokens of tools and framing, by our own count."""
+    overhead: int  # tokens of tools and framing, by our own count
     counter: str
-    frame: str
-    """A digest of all that is outside of the chain."""
+    frame: str  # a digest of all that is outside of the chain
     figures_for: str = ""
     """The name of the counter whose figures apply; another one than `counter` if that is an estimate by length."""
-    is_exact: bool = True
-    """Whether its count is exact, so that it may teach."""
+    is_exact: bool = True  # whether its count is exact, so that it may teach
     has_media: bool = False
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
@@ -100,25 +94,18 @@ class CountedPrompt:
         return [*[message for at, message in self.hidden if at >= length], *self.transcript.chain[length:]]
 
 
-NO_PROMPT = CountedPrompt(Transcript(()), 0, "", "")
-"""A prompt of which nothing was counted."""
+NO_PROMPT = CountedPrompt(Transcript(()), 0, "", "")  # a prompt of which nothing was counted
 
 
 class Anchor(NamedTuple):
     """The upstream's count for one forwarded view."""
 
-    node: str
-    """The chain digest of the view's last message, in hex."""
-    length: int
-    """The number of chain messages before the end of the view."""
-    applied: str
-    """The id of the condensation in the view; "" for none."""
-    counted: int
-    """The upstream's count of the view, in tokens."""
-    own: int
-    """Our count of the view, in tokens."""
-    counter: str
-    """The name of the tokenizer that counted for us."""
+    node: str  # the chain digest of the view's last message, in hex
+    length: int  # the number of chain messages before the end of the view
+    applied: str  # the id of the condensation in the view; "" for none
+    counted: int  # the upstream's count of the view, in tokens
+    own: int  # our count of the view, in tokens
+    counter: str  # the name of the tokenizer that counted for us
     frame: str
     outside: int
     pictures: Pictures
@@ -157,13 +144,10 @@ class Growth(NamedTuple):
     """The part of a request that came after its anchor."""
 
     anchor: Anchor
-    text: int
-    """Tokens of all but pictures, by our own count."""
+    text: int  # tokens of all but pictures, by our own count
     pictures: Pictures
-    own: int
-    """Our count of the whole grown view, in tokens."""
-    slope: Slope
-    """That of the anchor, by the counter of the request."""
+    own: int  # our count of the whole grown view, in tokens
+    slope: Slope  # that of the anchor, by the counter of the request
 
 
 def growth(anchor: Anchor, prompt: CountedPrompt, figures: Figures) -> Growth | None:
@@ -191,18 +175,13 @@ def whole_lesson(prompt: CountedPrompt, view: View, counted: int) -> Lesson:
 class Calibration(NamedTuple):
     """How the upstream is expected to count one request, known before it is sent."""
 
-    scale: Scale = UNSCALED
-    """From our count of its views to the upstream's."""
-    grown: Growth | None = None
-    """The anchor, and the part of the request that came after it; None without one."""
-    error: float | None = None
-    """The share by which an estimate may be wrong; None if that is not known."""
+    scale: Scale = UNSCALED  # from our count of its views to the upstream's
+    grown: Growth | None = None  # the anchor, and the part of the request that came after it; None without one
+    error: float | None = None  # the share by which an estimate may be wrong; None if that is not known
     slope: Slope = Slope()
     figures: Figures = OWN
-    pictures: Pictures = NO_PICTURES
-    """Those in the view that the scale is exact for, if the request has media."""
-    at: int = 0
-    """The tokens of that view, by our own count."""
+    pictures: Pictures = NO_PICTURES  # those in the view that the scale is exact for, if the request has media
+    at: int = 0  # the tokens of that view, by our own count
     has_media: bool = False
 
     def expected(self, view: View, applied: str) -> int:

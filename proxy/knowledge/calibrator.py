@@ -33,17 +33,14 @@ from strategies.core.view import View
 FRESH = 60.0  # seconds until the store is read again for what other processes have learned
 MAX_MODELS = 256
 MAX_ANCHORS = 4_096  # in memory
-_SHARE = 8
-"""A model's figures are written to the store after an eighth more prompts, and after this many at the latest."""
-_MARGIN, _MIN_ERROR = 3.0, 0.02
-"""The assumed error of a count: this many mean errors, but at least this share."""
+_SHARE = 8  # a model's figures are written to the store after an eighth more prompts, and after this many at the latest
+_MARGIN, _MIN_ERROR = 3.0, 0.02  # the assumed error of a count: this many mean errors, but at least this share
 _MIN_LEFT = 0.7
 """The upstream counts at least this share of a prompt's beginning again: templates drop old reasoning, but no more."""
 _MIN_SHARE, _MAX_TIMES, _MAX_HIDDEN = 0.2, 6, 100_000
 """What an upstream may count for a prompt, by our own count of its text, and of all of it."""
 
-_SURE = 200
-"""So many tokens show the slope of a conversation well enough to see what else is in its prompts."""
+_SURE = 200  # so many tokens show the slope of a conversation well enough to see what else is in its prompts
 
 _log = logging.getLogger(__name__)
 
@@ -53,12 +50,10 @@ class _Known:
     """What this process knows about how one model counts, compared with one counter."""
 
     figures: Figures = OWN
-    unshared: int = 0
-    """Lessons that are not in the store yet."""
+    unshared: int = 0  # lessons that are not in the store yet
     is_shared: bool = False
     """Whether the figures have ever been those of the store; until then it knows more than this process."""
-    read_at: float | None = None
-    """When the store was last read, in seconds since the epoch."""
+    read_at: float | None = None  # when the store was last read, in seconds since the epoch
 
 
 @dataclass(slots=True, eq=False)

@@ -20,23 +20,19 @@ from typing import NamedTuple
 
 from strategies.core.messages import NO_PICTURES, Message, Pictures
 
-STEP = 0.05
-"""The share by which one prompt may move what is expected of it."""
+STEP = 0.05  # the share by which one prompt may move what is expected of it
 FAR = 2.0
-MAX_ODD = 8
-"""After so many prompts in a row that are off by more than `FAR`, the figures follow such prompts too."""
+MAX_ODD = 8  # after so many prompts in a row that are off by more than `FAR`, the figures follow such prompts too
 _MANY = 20
 """So many prompts bring the figures, by one step each, to what most upstreams count; only then is `FAR` a sign."""
 MIN_SLOPE, MAX_SLOPE = 0.5, 4.0
 MAX_FIRST_OFFSET, MAX_OFFSET = 1_000, 64_000
 MAX_PICTURE = 20_000
 MIN_GROWTH = 64  # tokens; less teaches nothing
-_BALANCED = 600
-"""The tokens of a prompt whose error is as likely to lie in the offset as in the slope."""
+_BALANCED = 600  # the tokens of a prompt whose error is as likely to lie in the offset as in the slope
 _MOST_TEXT = 4
 """Text of so many times what the pictures next to it cost still shows what these cost, if its slope is known."""
-_FIRST = 3
-"""So many whole prompts with pictures may set their price anew."""
+_FIRST = 3  # so many whole prompts with pictures may set their price anew
 _NEWEST, _USUAL = 16, 0.10
 """An error counts for one in so many; the others are the earlier ones, at first the usual one."""
 
@@ -44,15 +40,12 @@ _NEWEST, _USUAL = 16, 0.10
 class Lesson(NamedTuple):
     """The upstream's count of a prompt, or of what one has more than another."""
 
-    text: int
-    """Tokens of all but pictures, by our own count."""
+    text: int  # tokens of all but pictures, by our own count
     pictures: Pictures
     counted: int
     is_whole: bool
-    slope: float = 1.0
-    """That of its text, as far as its conversation has shown it (`proxy.knowledge.anchor`)."""
-    is_sure: bool = False
-    """Whether enough of the conversation has shown it."""
+    slope: float = 1.0  # that of its text, as far as its conversation has shown it (`proxy.knowledge.anchor`)
+    is_sure: bool = False  # whether enough of the conversation has shown it
 
 
 class Votes(NamedTuple):
@@ -78,16 +71,12 @@ class Votes(NamedTuple):
 class Figures(NamedTuple):
     offset: float = 0.0
     slope: float = 1.0
-    line: Votes = Votes()
-    """The votes for offset and slope."""
-    picture: float | None = None
-    """Tokens of a picture; None while the published price holds."""
-    price: Votes = Votes()
-    """The votes for the price of a picture."""
+    line: Votes = Votes()  # the votes for offset and slope
+    picture: float | None = None  # tokens of a picture; None while the published price holds
+    price: Votes = Votes()  # the votes for the price of a picture
     first_error: float | None = None
     """The mean relative error of what was expected of first requests; None until a reply has shown one."""
-    later_error: float | None = None
-    """The same, of requests whose beginning the upstream had counted."""
+    later_error: float | None = None  # the same, of requests whose beginning the upstream had counted
 
     @property
     def is_taught(self) -> bool:
@@ -170,8 +159,7 @@ class Figures(NamedTuple):
         return self._replace(picture=moved, price=self.price.agreed)
 
 
-OWN = Figures()
-"""The figures of an upstream that counts as we do."""
+OWN = Figures()  # the figures of an upstream that counts as we do
 
 
 def pictures_in(messages: Iterable[Message]) -> Pictures:

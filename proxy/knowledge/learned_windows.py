@@ -27,8 +27,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
 
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
-REFUSED_FOR = 3_600.0
-"""Seconds for which a size that was refused bounds its session."""
+REFUSED_FOR = 3_600.0  # seconds for which a size that was refused bounds its session
 SOURCE = "stated in a refusal"
 _VERSION = 3
 _WHAT = "what was learned of a window"
@@ -40,16 +39,13 @@ class SizeRefused(NamedTuple):
     """The size of a view that was refused for its length without a number."""
 
     model: str
-    tokens: int
-    """As we expected the upstream to count it."""
-    until: float
-    """When it is forgotten, in seconds since the epoch."""
+    tokens: int  # as we expected the upstream to count it
+    until: float  # when it is forgotten, in seconds since the epoch
 
 
 class LearnedWindow(NamedTuple):
     tokens: int
-    until: float
-    """When it expires, in seconds since the epoch."""
+    until: float  # when it expires, in seconds since the epoch
 
 
 @dataclass(slots=True)
@@ -57,10 +53,8 @@ class _ScopeState:
     """The knowledge of this process about one model, for one tenant."""
 
     window: LearnedWindow | None = None
-    shared: LearnedWindow | None = None
-    """The window that the store had when it was last read or written."""
-    read_at: float | None = None
-    """When the store was last read, in seconds since the epoch."""
+    shared: LearnedWindow | None = None  # the window that the store had when it was last read or written
+    read_at: float | None = None  # when the store was last read, in seconds since the epoch
 
 
 @dataclass(slots=True, eq=False)

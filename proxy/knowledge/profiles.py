@@ -25,8 +25,7 @@ from proxy.runtime.lru import Lru
 from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
-SHOWN = 12
-"""Characters of a tenant that logs and reports show."""
+SHOWN = 12  # characters of a tenant that logs and reports show
 MAX_READ = 4_096  # bytes of an error; after them some servers repeat the whole request
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
@@ -63,18 +62,13 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    alternate_roles: bool = False
-    """User and assistant messages must take turns."""
-    assistant_name: bool = True
-    """An assistant message may have a name."""
-    empty_assistant: bool = True
-    """An assistant message may have no content."""
-    middle_system: bool = True
-    """A system message may follow other messages."""
+    alternate_roles: bool = False  # user and assistant messages must take turns
+    assistant_name: bool = True  # an assistant message may have a name
+    empty_assistant: bool = True  # an assistant message may have no content
+    middle_system: bool = True  # a system message may follow other messages
     reasoning: Literal["bound", "required"] | None = None
     """When reasoning may be sent back (`strategies.core.reasoning`). None: signed reasoning is bound."""
-    stream_options: bool = True
-    """`stream_options` is accepted, which `usage_probe` adds."""
+    stream_options: bool = True  # `stream_options` is accepted, which `usage_probe` adds
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
     """The parameter that bounds our own calls. None: the first, and the second if the first is refused."""
 
@@ -88,8 +82,7 @@ class Profile(BaseModel):
         return Profile(**{**self.model_dump(), restriction.key: restriction.value})
 
 
-ANY = Profile()
-"""The profile of OpenAI's own API."""
+ANY = Profile()  # the profile of OpenAI's own API
 
 
 _WORDS = {

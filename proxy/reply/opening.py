@@ -32,10 +32,8 @@ MAX_SECONDS = 10.0  # seconds
 _EVENT = re.compile(rb"(?:(?:(?::|event:)[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
 """The next event of a stream, if it is one line of data, with its name and the comments before it."""
 _ERROR = b'"error"'
-_FIRST = 2048
-"""Bytes at the beginning of a reply in one piece that tell whether it is an error."""
-_EMPTY = 64 * 1024
-"""The most bytes of a reply in one piece that has no text."""
+_FIRST = 2048  # bytes at the beginning of a reply in one piece that tell whether it is an error
+_EMPTY = 64 * 1024  # the most bytes of a reply in one piece that has no text
 
 
 class BufferedReply:
@@ -131,12 +129,9 @@ class BufferedReply:
 class OpenedReply(NamedTuple):
     """A reply, and what was found at its beginning."""
 
-    reply: UpstreamReply
-    """The reply, of which `chunks` still gives every byte."""
-    refusal: Refusal | None = None
-    """What it tells about the prompt's length, if it refuses the prompt for that."""
-    error: bytes = b""
-    """The inspected body or event if it is an error, whatever the status; else empty."""
+    reply: UpstreamReply  # the reply, of which `chunks` still gives every byte
+    refusal: Refusal | None = None  # what it tells about the prompt's length, if it refuses the prompt for that
+    error: bytes = b""  # the inspected body or event if it is an error, whatever the status; else empty
 
     @property
     def is_accepted(self) -> bool:

@@ -25,8 +25,7 @@ from proxy.values import json_or_none
 MAX_HELD = 16 * 1024 * 1024
 """The longest reply in bytes that is stored; one that must be settled and comes in one piece is held back as long."""
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
-MAX_ERROR, NEWEST = 16 * 1024, 4
-"""Bytes, and events, at the end of a reply in which an error is looked for."""
+MAX_ERROR, NEWEST = 16 * 1024, 4  # bytes, and events, at the end of a reply in which an error is looked for
 OK = 200
 
 _KEY = b'"usage"'

@@ -40,12 +40,9 @@ from proxy.upstream import Upstream
 AUTHORIZATION = "Authorization"
 _KEY_FILE = "tenant.key"
 _SHARED_KEY = b"condenser"
-LIFE = 3_600
-"""Seconds for which an accepted credential is remembered."""
-FRESH = 600.0
-"""Seconds for which an accepted credential may see stored text without being proven again."""
-RENEWED = 60.0
-"""Seconds until an accepted credential is written to the store again."""
+LIFE = 3_600  # seconds for which an accepted credential is remembered
+FRESH = 600.0  # seconds for which an accepted credential may see stored text without being proven again
+RENEWED = 60.0  # seconds until an accepted credential is written to the store again
 MAX_CREDENTIALS = 10_000
 _log = logging.getLogger(__name__)
 _WHAT = "whether a credential is accepted"
@@ -57,8 +54,7 @@ class Owner(NamedTuple):
     """Whose request it is; both are keyed digests, so that no store ever holds a credential."""
 
     tenant: str
-    credential: str
-    """What the caller authenticates with; the same for all callers without a credential."""
+    credential: str  # what the caller authenticates with; the same for all callers without a credential
 
 
 class Tenants:
@@ -142,8 +138,7 @@ class Trust:
     credential: str
     accepted_at: float
     _callers: Callers | None = None
-    judged_at: float = -math.inf
-    """When the head of the upstream's reply to the request came."""
+    judged_at: float = -math.inf  # when the head of the upstream's reply to the request came
     _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
@@ -180,12 +175,9 @@ class Trust:
 class Ping(NamedTuple):
     """A question of one token to an endpoint, which tells whether it accepts a credential."""
 
-    target: str
-    """The endpoint's path, with the request's query."""
-    bodies: Sequence[bytes]
-    """The question in each form that the endpoint may take."""
-    answer: re.Pattern[bytes]
-    """Matches an answer of the endpoint, but no error and no page."""
+    target: str  # the endpoint's path, with the request's query
+    bodies: Sequence[bytes]  # the question in each form that the endpoint may take
+    answer: re.Pattern[bytes]  # matches an answer of the endpoint, but no error and no page
 
 
 ALWAYS = Trust("", math.inf)

@@ -35,12 +35,9 @@ from strategies.core.transcript import Transcript
 BYTES_PER_TOKEN = 4
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
-LENGTH_ESTIMATE = "length"
-"""The name of the counter whose counts are estimates by length."""
-MIN_MESSAGES = 16
-"""Minimum number of messages for which a prefix saves anything."""
-MAX_NEW_MESSAGES = 64
-"""How far back from the end of a request to look for a prefix, in messages. One turn adds fewer."""
+LENGTH_ESTIMATE = "length"  # the name of the counter whose counts are estimates by length
+MIN_MESSAGES = 16  # minimum number of messages for which a prefix saves anything
+MAX_NEW_MESSAGES = 64  # how far back from the end of a request to look for a prefix, in messages. One turn adds fewer.
 _hash = partial(blake2b, digest_size=16)
 _VALUE = attrgetter("value")
 _DEFERRED, _REFERENCE = "defer_loading", b"tool_reference"
@@ -62,21 +59,17 @@ class Precision(StrEnum):
 
     EXACT = "exact"
     ESTIMATE = "estimate"
-    INEXACT = "inexact"
-    """Counted, without what has no published price."""
+    INEXACT = "inexact"  # counted, without what has no published price
 
 
 class Measured(NamedTuple):
     transcript: Transcript
-    overhead: int
-    """Tokens of tools and framing."""
-    exact: bool
-    """Whether a tokenizer made the counts; false for estimates."""
+    overhead: int  # tokens of tools and framing
+    exact: bool  # whether a tokenizer made the counts; false for estimates
     counted_by: str = ""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
-    unpriced_outside: bool = False
-    """Whether something besides the messages has no published price."""
+    unpriced_outside: bool = False  # whether something besides the messages has no published price
 
     @property
     def precision(self) -> Precision:

@@ -36,16 +36,12 @@ from strategies.core.parsing import decode, loads
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
 """Maximum number of tenants whose first message is remembered; the first message of any other is parsed."""
-MIN_ENTRIES = 16
-"""A message that would take more than 1 / MIN_ENTRIES of the cache is not kept."""
-ENTRY_BYTES = 1_250
-"""About the bytes of memory that a kept message takes besides its own."""
+MIN_ENTRIES = 16  # a message that would take more than 1 / MIN_ENTRIES of the cache is not kept
+ENTRY_BYTES = 1_250  # about the bytes of memory that a kept message takes besides its own
 
 _FIRST_CHUNK = 2 * 1024
-_GROWTH = 8
-"""How many times larger the next chunk is if one was too short, or all of it was new."""
-_CHUNK = 16 * 1024
-"""Bytes that are parsed before the event loop may run, in about half a millisecond."""
+_GROWTH = 8  # how many times larger the next chunk is if one was too short, or all of it was new
+_CHUNK = 16 * 1024  # bytes that are parsed before the event loop may run, in about half a millisecond
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -62,17 +58,12 @@ class Element:
 
     data: bytes
     endpoint: Endpoint
-    owner: str
-    """Whose it is: a tenant under one endpoint."""
+    owner: str  # whose it is: a tenant under one endpoint
     role: str
-    is_text: bool
-    """Whether its content is text only, so that its bytes bound its tokens."""
-    messages: dict[str, Message]
-    """The messages read from it, by the name of the counter that counted their tokens."""
-    successor: ref[Element] | None
-    """The element that came next in the last body that had both."""
-    cost: int
-    """Bytes of memory that keeping it takes; 0 if it is not in the cache."""
+    is_text: bool  # whether its content is text only, so that its bytes bound its tokens
+    messages: dict[str, Message]  # the messages read from it, by the name of the counter that counted their tokens
+    successor: ref[Element] | None  # the element that came next in the last body that had both
+    cost: int  # bytes of memory that keeping it takes; 0 if it is not in the cache
 
     def __init__(self, data: bytes, value: Mapping[str, Any], endpoint: Endpoint, owner: str = "") -> None:
         """Raises `MalformedElement` if the value is no message."""
@@ -112,8 +103,7 @@ class Element:
 
 class ElementArray(NamedTuple):
     elements: list[Element]
-    end: int
-    """The index just after the last element and the white space that follows it."""
+    end: int  # the index just after the last element and the white space that follows it
 
 
 class MessageCache:
@@ -124,8 +114,7 @@ class MessageCache:
         self.size = 0
         self._max_bytes = max_bytes
         self.kept: dict[tuple[str, bytes], Element] = {}
-        self._by_use: OrderedDict[Element, None] = OrderedDict()
-        """The same elements, the least recently used first."""
+        self._by_use: OrderedDict[Element, None] = OrderedDict()  # the same elements, the least recently used first
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
 
     def __len__(self) -> int:

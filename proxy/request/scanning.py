@@ -27,22 +27,17 @@ from proxy.values import count_at
 from strategies.core.parsing import decode, delimiters
 
 MAX_BYTES = 4 * 1024 * 1024
-MIN_ENTRIES = 4
-"""An envelope that would take more than 1 / MIN_ENTRIES of the cache is not kept."""
-MAX_LEVELS = 255
-"""Maximum levels of nesting in a piece, because later readers are recursive; a scalar has one."""
-PIECE_SHARE = 10
-"""One piece may have 1 / PIECE_SHARE of the values of a body."""
-EXTENSION = "condenser"
-"""The member in which a client may put the proxy's own controls; it is never forwarded."""
+MIN_ENTRIES = 4  # an envelope that would take more than 1 / MIN_ENTRIES of the cache is not kept
+MAX_LEVELS = 255  # maximum levels of nesting in a piece, because later readers are recursive; a scalar has one
+PIECE_SHARE = 10  # one piece may have 1 / PIECE_SHARE of the values of a body
+EXTENSION = "condenser"  # the member in which a client may put the proxy's own controls; it is never forwarded
 TOO_DEEP = "The request body is nested too deeply."
 
 _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
 """Bytes of memory for one byte of an envelope: one itself, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
-_LOAD_BYTES = 200
-"""Bytes of an envelope that take about as long as a message."""
+_LOAD_BYTES = 200  # bytes of an envelope that take about as long as a message
 _FEW_DELIMITERS = 64
 _LONG = 4_096
 _DELIMITERS = b"{[,"
@@ -52,8 +47,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 class Bounds(NamedTuple):
     messages: int = 10_000
     members: int = 1_000
-    values: int = 250_000
-    """JSON values, nested ones included."""
+    values: int = 250_000  # JSON values, nested ones included
 
 
 DEFAULT_BOUNDS = Bounds()
@@ -61,12 +55,9 @@ DEFAULT_BOUNDS = Bounds()
 
 class Member(NamedTuple):
     value: Any
-    start: int
-    """Index of the first character of the key."""
-    value_start: int
-    """Index of the first character of the value."""
-    end: int
-    """Index just after the value."""
+    start: int  # index of the first character of the key
+    value_start: int  # index of the first character of the value
+    end: int  # index just after the value
 
 
 class Tally:

@@ -42,27 +42,20 @@ from strategies.core.messages import dump
 
 # What separates the members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
-_MAX_INLINE = 24 * 1024
-"""Bytes of a body that is parsed as a whole on the event loop, in about half a millisecond."""
-_MAX_UNREAD = 2 * 1024 * 1024
-"""In an unreadable body of more bytes the extension is not looked for."""
+_MAX_INLINE = 24 * 1024  # bytes of a body that is parsed as a whole on the event loop, in about half a millisecond
+_MAX_UNREAD = 2 * 1024 * 1024  # in an unreadable body of more bytes the extension is not looked for
 
 
 class Body(NamedTuple):
     endpoint: Endpoint
-    data: bytes
-    """The body, decompressed."""
-    envelope: Envelope
-    """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
+    data: bytes  # the body, decompressed
+    envelope: Envelope  # the members and their text: all of `data`, or `data` without the messages if there is a `hole`
     values: Mapping[str, Any]
-    elements: Sequence[Element]
-    """The messages, with those that the store has supplied."""
-    size: int
-    """Bytes of the request and of the supplied messages."""
+    elements: Sequence[Element]  # the messages, with those that the store has supplied
+    size: int  # bytes of the request and of the supplied messages
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
-    supplied: slice = slice(0, 0)
-    """The place in `elements` of the messages that the client did not send."""
+    supplied: slice = slice(0, 0)  # the place in `elements` of the messages that the client did not send
 
     @property
     def is_text(self) -> bool:
@@ -120,24 +113,18 @@ class Body(NamedTuple):
 
 class ClientRequest(NamedTuple):
     tenant: str
-    headers: Headers
-    """The client's headers to forward, without those that describe a content encoding of the body."""
+    headers: Headers  # the client's headers to forward, without those that describe a content encoding of the body
     body: Body
-    model: str
-    """The model's id without a strategy suffix."""
+    model: str  # the model's id without a strategy suffix
     has_suffix: bool
     controls: Controls
-    path: bytes = b""
-    """The path to forward it to, if that is not the endpoint's own."""
+    path: bytes = b""  # the path to forward it to, if that is not the endpoint's own
     query: bytes = b""
-    received_at: float = 0.0
-    """When the request came in, in seconds since the epoch."""
-    encoded_body: bytes = b""
-    """The body as the client sent it if it had a content encoding, else empty."""
+    received_at: float = 0.0  # when the request came in, in seconds since the epoch
+    encoded_body: bytes = b""  # the body as the client sent it if it had a content encoding, else empty
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
-    until_answered: AsyncExitStack | None = None
-    """What is held until the reply has been sent; None if nothing can be."""
+    until_answered: AsyncExitStack | None = None  # what is held until the reply has been sent; None if nothing can be
 
     @property
     def target(self) -> bytes:

@@ -51,8 +51,7 @@ from proxy.serving.relay import KeepAlive, Relay
 from proxy.sessions.supply import HeldByServer
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
-REFUSED = (429, 503)
-"""Statuses after which the proxy's own background calls pause."""
+REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _log = logging.getLogger(__name__)
 
@@ -78,10 +77,8 @@ class _OneRequest:
     admitted: AdmittedRequest
     services: Services
     line: RequestLine
-    request: ClientRequest = field(init=False)
-    """Set once the request has been read."""
-    is_in_foreground: bool = False
-    """Whether background calls wait for this request."""
+    request: ClientRequest = field(init=False)  # set once the request has been read
+    is_in_foreground: bool = False  # whether background calls wait for this request
     asks_after_reply: bool = False
     """Whether a local server is asked after the reply for the window of the model that it may have loaded."""
     is_replying: bool = False
@@ -283,13 +280,12 @@ class ReadOnly(AdmittedEndpoint):
 
 # -- passing on ------------------------------------------------------------------------------------------------
 
-GENERATING = frozenset(
+GENERATING = frozenset(  # the first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked
     (
         *("completions", "responses", "conversations", "messages", "threads", "embeddings", "moderations"),
         *("images", "audio", "videos", "realtime"),
     )
 )
-"""The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
 
 
 class PassThrough(AdmittedEndpoint):

@@ -28,10 +28,8 @@ from proxy.http.sse import between_events
 from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
 from proxy.serving.relay import allows_beats, body_message
 
-ADMIN = "/_condenser/"
-"""Where the pages and the administration are."""
-ENDING = 1.0
-"""Seconds that a client may take to receive the last event of a reply that the server ends."""
+ADMIN = "/_condenser/"  # where the pages and the administration are
+ENDING = 1.0  # seconds that a client may take to receive the last event of a reply that the server ends
 _GIVEN_ID, _ID, _PROTOCOL = b"x-request-id", b"x-condenser-request-id", b"X-Condenser-Protocol"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
 

@@ -35,8 +35,7 @@ Settle = Callable[[], Awaitable[None] | None]
 """Called when a reply is complete. Returns an awaitable that stores what is still to be stored, or None."""
 
 _LENGTH = b"content-length"
-_HELD = 1024 * 1024
-"""The bytes of a stream's last event that are held until it is complete."""
+_HELD = 1024 * 1024  # the bytes of a stream's last event that are held until it is complete
 _END = 4  # bytes at the end of an event that show it
 _log = logging.getLogger(__name__)
 
@@ -130,8 +129,7 @@ class Relay:
     follow: Callable[[], None] | None = None
     editor: UsageRemover | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
-    must_settle: bool = False
-    """Whether a `ProxyError` that `settle` raises replaces what has not been sent yet."""
+    must_settle: bool = False  # whether a `ProxyError` that `settle` raises replaces what has not been sent yet
     has_sent_all: bool = False
     """Whether the last event of a stream has been sent; some clients leave then, before the stream ends."""
     _storing: asyncio.Future[None] | None = None

@@ -18,8 +18,7 @@ from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard, distinct
 
 SOURCE = "X-Condenser-Memory-Scope"
-SHOWN = "scope:"
-"""The prefix of a scope's name in its id."""
+SHOWN = "scope:"  # the prefix of a scope's name in its id
 MAX_CARDS = 500
 
 

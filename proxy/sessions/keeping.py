@@ -40,19 +40,16 @@ SMALL_TOKENS = 2_048
 class SessionUpdate(NamedTuple):
     """What a request leaves in the store."""
 
-    transcript: Transcript
-    """The history that the client sent, or in append mode all of it."""
+    transcript: Transcript  # the history that the client sent, or in append mode all of it
     after: Callable[[Session, Branch | None, float], Session]
     """The session after the request, by the session, the branch that it continues (None if it opens one), and the time.
 
     A function, because the session may be read again before it is written.
     """
-    covered: int = 0
-    """How many messages the view's head covers."""
+    covered: int = 0  # how many messages the view's head covers
     blocks: Mapping[str, bytes] = MappingProxyType({})
     """The block of an append, or of a reply that a later request may name, by its name."""
-    tip: Tip | None = None
-    """Where the history ends after an append; None outside of append mode."""
+    tip: Tip | None = None  # where the history ends after an append; None outside of append mode
     tip_before: Tip = Tip()
 
 
@@ -60,8 +57,7 @@ class SessionUpdate(NamedTuple):
 class Keeper:
     _stored: StoredSessions
     _: KW_ONLY
-    ttl: int
-    """Seconds that a session lives after a write."""
+    ttl: int  # seconds that a session lives after a write
     clock: Callable[[], float]
 
     async def record(self, recognised: Recognised, condensation: Condensation, *, standing: bool) -> Condensation:

@@ -47,10 +47,8 @@ from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
 
 _CANDIDATES = 4
-_NEWEST = 16
-"""Nodes that are looked up first: a conversation that continues is found by one of its last nodes."""
-_MANY = 1_000
-"""Computing more nodes than this takes so long that other requests get a turn before the look-up."""
+_NEWEST = 16  # nodes that are looked up first: a conversation that continues is found by one of its last nodes
+_MANY = 1_000  # computing more nodes than this takes so long that other requests get a turn before the look-up
 _REMEMBERED = 1_000
 """How many ends of conversations are remembered, each with the sessions that its next turn will read."""
 
@@ -78,26 +76,17 @@ class Recognised(NamedTuple):
     """The session of a request, as far as the store has it."""
 
     identity: Identity
-    key: StoreKey
-    """Where the session is stored, or would be."""
+    key: StoreKey  # where the session is stored, or would be
     shown_id: str
     patience: Patience
-    session: Session | None = None
-    """None if the session is new, or could not be read."""
-    branch: Branch | None = None
-    """The branch that the transcript continues; None if it opens a new one."""
-    condensations: tuple[Condensation, ...] = ()
-    """The condensations of the session and of its ancestors."""
-    patches: tuple[Overlay, ...] = ()
-    """Hidden rounds of the session and of its ancestors, the newest last."""
-    pins: tuple[Pin, ...] = ()
-    """The pins of the session; for a new fork, those of its parent, which it takes over."""
-    parent: str | None = None
-    """The stored name of the session that a new one forks from."""
-    inherited: int = 0
-    """How many first messages a new fork shares with its parent."""
-    failure: str = ""
-    """The reason of a `StoreError`; "" if the store has answered."""
+    session: Session | None = None  # None if the session is new, or could not be read
+    branch: Branch | None = None  # the branch that the transcript continues; None if it opens a new one
+    condensations: tuple[Condensation, ...] = ()  # the condensations of the session and of its ancestors
+    patches: tuple[Overlay, ...] = ()  # hidden rounds of the session and of its ancestors, the newest last
+    pins: tuple[Pin, ...] = ()  # the pins of the session; for a new fork, those of its parent, which it takes over
+    parent: str | None = None  # the stored name of the session that a new one forks from
+    inherited: int = 0  # how many first messages a new fork shares with its parent
+    failure: str = ""  # the reason of a `StoreError`; "" if the store has answered
     newest_turn: int = 0
     """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     card_scope: Session | None = None

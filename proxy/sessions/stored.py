@@ -27,8 +27,7 @@ from proxy.store.base import Store, StoreError, StoreKey, Write
 TRIES = 8
 LAST_SHARE = 0.25
 """The least share of the whole patience that the last write gets, however long the steps before it took."""
-TRIAL_EVERY = 2.0
-"""Seconds between two trials of whether the store can write."""
+TRIAL_EVERY = 2.0  # seconds between two trials of whether the store can write
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
 _ANCESTORS = 8
 IN_THREAD = 64 * 1024  # bytes of a write; larger ones are compressed in a thread

@@ -79,18 +79,15 @@ class Append(NamedTuple):
 class NamedReply(NamedTuple):
     """What a request continues whose reply may be named by a later one."""
 
-    block: str = ""
-    """The name of the block of the reply that the request names; "" if it names none."""
-    session: str = ""
-    """The name of the session that has this block."""
+    block: str = ""  # the name of the block of the reply that the request names; "" if it names none
+    session: str = ""  # the name of the session that has this block
 
 
 class Supply(NamedTuple):
     """What a request says of the history that it continues; nothing, if its client sends the whole of it."""
 
     append: Append | None = None
-    named_reply: NamedReply | None = None
-    """None if the reply is not to be stored for later requests to name."""
+    named_reply: NamedReply | None = None  # None if the reply is not to be stored for later requests to name
 
 
 class HeldByServer(Exception):

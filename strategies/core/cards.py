@@ -18,8 +18,7 @@ from strategies.core.messages import Role
 from strategies.core.parsing import normalized
 
 TYPES = ("goal", "decision", "constraint", "todo", "code", "fact")
-FROM_TOOLS = ("code", "fact")
-"""The types that a card made from a tool's text may have."""
+FROM_TOOLS = ("code", "fact")  # the types that a card made from a tool's text may have
 MAX_CARDS = 32
 LONGEST = 500
 _CARDS = ("memories", "memory_cards", "cards")
@@ -28,20 +27,16 @@ _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 @dataclass(frozen=True)
 class MemoryCard:
-    content: str
-    """A sentence of at most `LONGEST` characters."""
-    type: str = "fact"
-    """One of `TYPES`."""
+    content: str  # a sentence of at most `LONGEST` characters
+    type: str = "fact"  # one of `TYPES`
     tags: tuple[str, ...] = ()
     created_at: str = ""
     source: str = ""
     role: Role = Role.USER
     messages: tuple[str, ...] = ()
     """The chain digests, in hex, of the messages that it was made from; empty if none were found."""
-    condensation: str = ""
-    """The id of the condensation whose summary brought it."""
-    places: tuple[int, ...] = ()
-    """The chain indices of the messages that it was made from; empty if none were found."""
+    condensation: str = ""  # the id of the condensation whose summary brought it
+    places: tuple[int, ...] = ()  # the chain indices of the messages that it was made from; empty if none were found
 
     @cached_property
     def id(self) -> str:

@@ -41,28 +41,20 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Condensation:
     id: str
-    digest: bytes
-    """The chain digest of the last covered message."""
+    digest: bytes  # the chain digest of the last covered message
     covered: int
-    depth: int
-    """How many condensations this one contains, itself included."""
+    depth: int  # how many condensations this one contains, itself included
     pieces: tuple[Piece, ...]
-    window: int
-    """The window that it was made for, in tokens of the upstream."""
+    window: int  # the window that it was made for, in tokens of the upstream
     strategy: str
     requirement: str
-    trigger: str
-    """What caused it: a value of `X-Condenser-Trigger`."""
+    trigger: str  # what caused it: a value of `X-Condenser-Trigger`
     tokens_before: int
     tokens_after: int
-    created_at: float
-    """When it was made, in seconds since the epoch."""
-    own_tokens: int = 0
-    """Tokens of the model calls that made it."""
-    parent: str | None = None
-    """The id of the condensation that the view before it applied, if any."""
-    standing: bool = True
-    """Whether a forwarded view has applied it; False while it is only prepared."""
+    created_at: float  # when it was made, in seconds since the epoch
+    own_tokens: int = 0  # tokens of the model calls that made it
+    parent: str | None = None  # the id of the condensation that the view before it applied, if any
+    standing: bool = True  # whether a forwarded view has applied it; False while it is only prepared
     reverted: bool = False
     """Whether a person took it back, so that no view applies it any more; `standing` is then False."""
     cards: tuple[MemoryCard, ...] = ()

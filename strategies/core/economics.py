@@ -19,26 +19,19 @@ from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget, Marks
 from strategies.core.condensation import Condensation
 
 _MILLION = 1_000_000
-KEPT_REQUESTS = 2
-"""How many of the newest requests stay in the cheapest view; CliffCompaction keeps as many steps."""
-_RECORD_SHARE = 0.5
-"""The share of its bound that a record takes on average."""
-_MAX_RECORD = 3_700
-"""The maximum number of tokens of a record that rules make, its ledger included."""
-MIN_ROOM = 2
-"""How many requests must fit between the target and the trigger."""
+KEPT_REQUESTS = 2  # how many of the newest requests stay in the cheapest view; CliffCompaction keeps as many steps
+_RECORD_SHARE = 0.5  # the share of its bound that a record takes on average
+_MAX_RECORD = 3_700  # the maximum number of tokens of a record that rules make, its ledger included
+MIN_ROOM = 2  # how many requests must fit between the target and the trigger
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What a million tokens cost, in any one currency; raises `ValueError` for a negative price."""
 
-    input: float
-    """Tokens of a prompt that the upstream reads anew."""
-    cached_input: float
-    """Tokens of a prompt that the upstream has in its cache."""
-    cache_write: float
-    """Tokens of a prompt that the upstream reads anew and writes to its cache."""
+    input: float  # tokens of a prompt that the upstream reads anew
+    cached_input: float  # tokens of a prompt that the upstream has in its cache
+    cache_write: float  # tokens of a prompt that the upstream reads anew and writes to its cache
     output: float = 0.0
 
     def __post_init__(self) -> None:
@@ -59,12 +52,9 @@ class Prices:
 class Condensing(NamedTuple):
     """A condensation as the cost model sees it; sizes in tokens."""
 
-    landing: int
-    """The size of the view just after it."""
-    head: int
-    """The size of what precedes the history and stays: tools and system messages."""
-    calls: float = 0.0
-    """The price of our own calls for it."""
+    landing: int  # the size of the view just after it
+    head: int  # the size of what precedes the history and stays: tools and system messages
+    calls: float = 0.0  # the price of our own calls for it
 
     def cost(self, prices: Prices) -> float:
         """The price of reading the changed part of the prompt anew, and of the calls."""
@@ -97,8 +87,7 @@ class Advice(NamedTuple):
     """What `auto` would do; sizes in tokens of our own count."""
 
     trigger: int
-    target: int
-    """The size that it condenses to, before what the strategy cannot cut."""
+    target: int  # the size that it condenses to, before what the strategy cannot cut
     saves: float
     """The share of the cost of prompts that this saves against the configured marks; 0 if it changes nothing."""
 

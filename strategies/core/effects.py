@@ -25,8 +25,7 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    system: str
-    """The system message; not sent with `view`."""
+    system: str  # the system message; not sent with `view`
     user: str
     max_tokens: int
     role: str = SUMMARIZER
@@ -45,10 +44,8 @@ class Ballot:
 
     system: str
     user: str
-    k: int
-    """How many votes are wanted; this many calls start together."""
-    max_attempts: int
-    """The maximum number of calls, including those that replace invalid votes."""
+    k: int  # how many votes are wanted; this many calls start together
+    max_attempts: int  # the maximum number of calls, including those that replace invalid votes
     max_tokens: int
     role: str = JUDGE
     at_once: bool = False
@@ -66,8 +63,7 @@ class Answer:
     finish_reason: str = "stop"
     tokens: int = 0
     called_tools: bool = False
-    reasoned: bool = False
-    """Whether the model has reasoned beside the text."""
+    reasoned: bool = False  # whether the model has reasoned beside the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +123,7 @@ def read_vote(text: str) -> Vote:
 
 class Tally(NamedTuple):
     yes: bool
-    threshold: int
-    """How many of the valid votes had to say YES."""
+    threshold: int  # how many of the valid votes had to say YES
     valid: int
     yes_votes: int
     no_votes: int

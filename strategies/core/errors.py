@@ -22,8 +22,7 @@ class StrategyError(Exception):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.detail = detail
-        self.metadata: dict[str, Any] = {}
-        """The stage's telemetry on its failed run."""
+        self.metadata: dict[str, Any] = {}  # the stage's telemetry on its failed run
 
 
 class Declined(StrategyError):

@@ -88,8 +88,7 @@ def _short(digits: str) -> int:
     return int(digits)
 
 
-_WRITTEN_OUT = 1e21
-"""Below this JavaScript writes a whole number without an exponent."""
+_WRITTEN_OUT = 1e21  # below this JavaScript writes a whole number without an exponent
 _ARGUMENTS = json.JSONDecoder(parse_float=_number, parse_int=_short)
 
 
@@ -99,8 +98,7 @@ def canonical_json(value: object) -> str:
 
 # -- messages and dialects -----------------------------------------------------------------------------------------
 
-Value: TypeAlias = Mapping[str, object]
-"""One element of a message list, parsed."""
+Value: TypeAlias = Mapping[str, object]  # one element of a message list, parsed
 
 
 class Role(Enum):
@@ -123,19 +121,14 @@ class ToolCall(NamedTuple):
 class Reading(NamedTuple):
     """What a dialect reads from a value."""
 
-    role: Role
-    """The part that the message plays, as far as the value alone tells."""
-    written_role: str
-    """The role as the client wrote it; "" if there is none."""
+    role: Role  # the part that the message plays, as far as the value alone tells
+    written_role: str  # the role as the client wrote it; "" if there is none
     calls: tuple[ToolCall, ...] = ()
-    answers: tuple[str, ...] = ()
-    """The ids of the calls that the message answers."""
-    is_result: bool = False
-    """Whether the client sent the message as a tool's result."""
+    answers: tuple[str, ...] = ()  # the ids of the calls that the message answers
+    is_result: bool = False  # whether the client sent the message as a tool's result
     is_signed: bool = False
     """Whether it has reasoning that a server may bind to the messages before it (`strategies.core.reasoning`)."""
-    stays: bool = False
-    """Whether it has loaded tools, which later calls use."""
+    stays: bool = False  # whether it has loaded tools, which later calls use
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +152,13 @@ ACKNOWLEDGED = "Understood."
 class Dialect(ABC):
     """Reads and writes the values of one wire protocol."""
 
-    name: str
-    """The name of the protocol. All digests depend on it, except those of `chat`."""
-    system_roles: Sequence[str] = ("system", "developer")
-    """The written roles of messages outside the chain."""
-    has_steps = True
-    """Whether neighbouring assistant messages are parts of one reply."""
-    systems_follow_users = False
-    """Whether a system message may only follow a user's message, or results."""
+    name: str  # the name of the protocol. All digests depend on it, except those of `chat`.
+    system_roles: Sequence[str] = ("system", "developer")  # the written roles of messages outside the chain
+    has_steps = True  # whether neighbouring assistant messages are parts of one reply
+    systems_follow_users = False  # whether a system message may only follow a user's message, or results
     binds_reasoning = False
     """Whether reasoning is signed in every conversation, as far as nothing else is known of the server."""
-    drops_reasoning = False
-    """Whether a server silently drops reasoning if something before it has changed."""
+    drops_reasoning = False  # whether a server silently drops reasoning if something before it has changed
 
     # -- reading
 
@@ -202,8 +190,7 @@ class Dialect(ABC):
 
     # -- rewriting
 
-    mixes_results = False
-    """Whether a message with results may have the user's words too."""
+    mixes_results = False  # whether a message with results may have the user's words too
 
     def words_beside(self, value: Value) -> str:
         """The user's words in a message with results."""
@@ -269,8 +256,7 @@ class TokenCounter(Protocol):
 
 class Pictures(NamedTuple):
     number: int = 0
-    tokens: int = 0
-    """By our own count; about, because a message is counted as a whole."""
+    tokens: int = 0  # by our own count; about, because a message is counted as a whole
 
     def plus(self, other: Pictures) -> Pictures:
         return Pictures(self.number + other.number, self.tokens + other.tokens)
@@ -281,27 +267,23 @@ class Pictures(NamedTuple):
 
 NO_PICTURES = Pictures()
 _FRAME, _BYTES_PER_TOKEN = 4, 4
-_TAIL = 4_096
-"""Characters at the end of a text in which a tool's output is recognised."""
+_TAIL = 4_096  # characters at the end of a text in which a tool's output is recognised
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message: the bytes that it came in, and what was read from them."""
 
-    data: bytes
-    """The JSON text as it came in."""
+    data: bytes  # the JSON text as it came in
     dialect: Dialect
-    role: Role
-    """The part that the message plays in the conversation; the next fields are those of `Reading`."""
+    role: Role  # the part that the message plays in the conversation; the next fields are those of `Reading`
     written_role: str
     digest: bytes
     """The digest by which the chain identifies the message (`strategies.core.messages`); empty if we wrote it."""
     tokens: int
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[str, ...] = ()
-    is_result: bool = False
-    """False even for a tool's output if the client sent it as a user message."""
+    is_result: bool = False  # False even for a tool's output if the client sent it as a user message
     is_signed: bool = False
     stays: bool = False
     """Whether it has loaded tools, or is a user message in which only the client says something (`client_context`)."""

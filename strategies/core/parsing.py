@@ -14,8 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-MAX_DIGITS = 400
-"""Digits of an integer that is read as one."""
+MAX_DIGITS = 400  # digits of an integer that is read as one
 MAX_VALUES = 25_000
 """JSON values in a text within a message, such as the arguments of a call, above which it is not parsed."""
 

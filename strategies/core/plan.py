@@ -40,8 +40,7 @@ class Replace:
 class Plan:
     edits: tuple[Replace, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    """Why the strategy achieved less than it wanted, as a kebab-case word; "" if it did not."""
+    reason: str = ""  # why the strategy achieved less than it wanted, as a kebab-case word; "" if it did not
     cards: tuple[MemoryCard, ...] = ()
     """What a summarizer thought worth remembering. The driver adds the time and the id of the record."""
     after: View | None = field(default=None, compare=False, repr=False)

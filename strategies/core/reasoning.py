@@ -28,17 +28,14 @@ from typing import NamedTuple
 
 BOUND, REQUIRED = "bound", "required"
 
-OWN = ""
-"""The head of a view that begins as the client's own list."""
-UNKNOWN = "?"
-"""A head that no view has: whatever the branch thought, it may have thought it behind another one."""
+OWN = ""  # the head of a view that begins as the client's own list
+UNKNOWN = "?"  # a head that no view has: whatever the branch thought, it may have thought it behind another one
 
 
 class Bound(NamedTuple):
     """What the reasoning of a branch is bound to."""
 
-    head: str = OWN
-    """Names the head of its last view."""
+    head: str = OWN  # names the head of its last view
     until: int = 0
     """The length of the chain when that head was first sent. Reasoning before that is bound to another head."""
 
@@ -50,12 +47,11 @@ class Bound(NamedTuple):
 # -- what refusals say ---------------------------------------------------------------------------------------------
 
 _REASONING = re.compile(r"reasoning|thinking|thought|思考|推理", re.IGNORECASE)
-_PARAMETER = re.compile(
+_PARAMETER = re.compile(  # words of errors about the member of a request that switches reasoning on
     r"budget|effort|temperature|tool_choice|max_tokens|extra inputs|(?:thinking|reasoning)\.(?:type|enabled)"
     r"|to be disabled|not (?:supported|permitted|allowed|enabled)|unsupported|unknown|unrecogni[sz]ed|invalid value",
     re.IGNORECASE,
 )
-"""Words of errors about the member of a request that switches reasoning on."""
 _WORDS = {
     BOUND: (
         r"(?<!thought[ _-])signature|corrupt|invalid thought|bound to|prefix|tamper|\b(?:modif|alter)(?:y|ied|ed)\b"

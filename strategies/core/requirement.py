@@ -29,19 +29,15 @@ class Requirement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    asks: bool
-    """Whether a model may be asked: in the background for PREPARE, for all others while the client waits."""
-    waits: bool
-    """Whether the view must first have grown by a step since the last condensation."""
-    least_shrink: float
-    """The share by which a result must shrink the view to be used."""
+    asks: bool  # whether a model may be asked: in the background for PREPARE, for all others while the client waits
+    waits: bool  # whether the view must first have grown by a step since the last condensation
+    least_shrink: float  # the share by which a result must shrink the view to be used
     least_room: int
     """How many requests of the session's mean size must fit under `trigger` after a result that misses its goal.
 
     If fewer fit, the result is not used. The rule holds only if no model was asked, so that nothing paid for is wasted.
     """
-    ladder: bool
-    """Whether the stages of the ladder follow. They need no model and always make room."""
+    ladder: bool  # whether the stages of the ladder follow. They need no model and always make room.
 
 
 _AT_ONCE = Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True)
@@ -89,8 +85,7 @@ def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:
     return since is None or tokens - since >= budget.step
 
 
-MIN_RESULT = 180
-"""Tokens of a result, with its frame, that was cut as far as allowed."""
+MIN_RESULT = 180  # tokens of a result, with its frame, that was cut as far as allowed
 
 
 def floor(view: View, budget: Budget) -> int:

@@ -71,8 +71,7 @@ _FAILURES = re.compile(
 )
 _REFUSAL_TOKENS = 80
 LONG_SPAN = 500
-MIN_TOKENS = 12
-"""A record with fewer tokens than this says nothing about a history of more than `LONG_SPAN` tokens."""
+MIN_TOKENS = 12  # a record with fewer tokens than this says nothing about a history of more than `LONG_SPAN` tokens
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
@@ -91,10 +90,8 @@ class ParsedAnswer(NamedTuple):
 
     record: str
     cards: tuple[MemoryCard, ...] = ()
-    well_formed: bool = True
-    """Whether the answer has the form that was asked for."""
-    is_complete: bool = False
-    """Whether the record is known to be complete even if the answer was cut short."""
+    well_formed: bool = True  # whether the answer has the form that was asked for
+    is_complete: bool = False  # whether the record is known to be complete even if the answer was cut short
 
 
 AnswerReader = Callable[[str], ParsedAnswer]
@@ -158,8 +155,7 @@ class AskedRecord(NamedTuple):
 
     ask: Ask
     cap: int
-    span_tokens: int
-    """Tokens of the history that the record stands for."""
+    span_tokens: int  # tokens of the history that the record stands for
     counter: TokenCounter
     read: AnswerReader = read_plain_answer
 
@@ -215,20 +211,14 @@ def _is_blank_form(record: str) -> bool:
     )
 
 
-MAX_PARTS = 8
-"""The maximum number of calls for one record; a history that needs more parts is abridged."""
-MIN_RECORD = 48
-"""The minimum number of tokens of a record; a shorter one says too little to stand for history."""
+MAX_PARTS = 8  # the maximum number of calls for one record; a history that needs more parts is abridged
+MIN_RECORD = 48  # the minimum number of tokens of a record; a shorter one says too little to stand for history
 _MIN_PART = 256
 """The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""
-_FRAMES = 64
-"""Tokens of the chat format, and of the tags around earlier record and history."""
-_CAUTION = 0.9
-"""The share of the summarizer's window that is used, because its tokenizer may count more than ours."""
-_WORDS_PER_TOKEN = 0.6
-"""English has about 0.75 words per token, but models exceed the length that they are asked for."""
-CARD_TOKENS = 500
-"""The maximum number of tokens for the cards of one answer."""
+_FRAMES = 64  # tokens of the chat format, and of the tags around earlier record and history
+_CAUTION = 0.9  # the share of the summarizer's window that is used, because its tokenizer may count more than ours
+_WORDS_PER_TOKEN = 0.6  # english has about 0.75 words per token, but models exceed the length that they are asked for
+CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
 
@@ -242,12 +232,9 @@ class RecordForm(NamedTuple):
     closing: str = "Write the record now."
     limits: Limits = WIDEST
     read: AnswerReader = read_plain_answer
-    tries: int = 1
-    """How often the model may be asked, if its answers are refused."""
-    extra_tokens: int = 0
-    """Tokens of an answer besides record and cards, such as its JSON quoting."""
-    cards: str = ""
-    """The template that asks for memory cards, put after the record's; "" to ask for none."""
+    tries: int = 1  # how often the model may be asked, if its answers are refused
+    extra_tokens: int = 0  # tokens of an answer besides record and cards, such as its JSON quoting
+    cards: str = ""  # the template that asks for memory cards, put after the record's; "" to ask for none
 
     def with_cards(self, template: str = "memory") -> RecordForm:
         return self._replace(cards=template)
@@ -324,8 +311,7 @@ class Span:
 
 class Record(NamedTuple):
     text: str
-    tokens: int = 0
-    """Tokens of all calls that led to it, as the upstream counts them."""
+    tokens: int = 0  # tokens of all calls that led to it, as the upstream counts them
     calls: int = 0
     cards: tuple[MemoryCard, ...] = ()
 
@@ -378,8 +364,7 @@ class _Prompt(NamedTuple):
     system: str
     earlier: str
     room: int
-    history: int
-    """The tokens left for the history alone."""
+    history: int  # the tokens left for the history alone
 
     @classmethod
     def of(cls, span: Span, cap: int, budget: Budget, form: RecordForm) -> _Prompt:

@@ -29,8 +29,7 @@ from strategies.core.messages import (
 from strategies.core.parsing import objects_in
 
 SYSTEM_ROLES = Dialect.system_roles
-RESULT_ROLES = ("tool", "function")
-"""The roles of messages that answer a call."""
+RESULT_ROLES = ("tool", "function")  # the roles of messages that answer a call
 CALLING = "(tool call)"
 """The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 _REASONING = ("thinking_blocks", "reasoning_details", "content")

@@ -21,15 +21,12 @@ from strategies.core.messages import Message, Role
 from strategies.core.view import Item, View
 from strategies.memory.ranking import distinct
 
-QUOTED = 0.6
-"""The share of a card's terms that must be in tool results for the card to count as a tool's."""
-SOURCE_SHARE = 1 / 3
-"""The share of a card's terms that a few messages must have together to be its sources."""
+QUOTED = 0.6  # the share of a card's terms that must be in tool results for the card to count as a tool's
+SOURCE_SHARE = 1 / 3  # the share of a card's terms that a few messages must have together to be its sources
 MAX_SOURCES = 3
 RULE = "constraint"
 
-Occurrences = Mapping[str, Sequence[int]]
-"""For each term, the indices of the candidates that contain it."""
+Occurrences = Mapping[str, Sequence[int]]  # for each term, the indices of the candidates that contain it
 
 
 class _Candidate(NamedTuple):

@@ -119,8 +119,7 @@ def _grams(run: str) -> Iterator[str]:
 
 
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
-_LONGEST_WORD = 64
-"""Letters of the longest word that is stemmed; anything longer is not a natural word."""
+_LONGEST_WORD = 64  # letters of the longest word that is stemmed; anything longer is not a natural word
 
 
 def stem(word: str) -> str:
@@ -212,8 +211,7 @@ def leading_date(text: str) -> Date | None:
 
 
 NOWHERE = -1
-PART_WIDTH = 600
-"""The maximum width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five."""
+PART_WIDTH = 600  # the maximum width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five
 _BOUNDARIES = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n"),
@@ -224,8 +222,7 @@ _BOUNDARIES = (
 K1, B = 1.2, 0.75
 MAX_POSTINGS = 1_000
 MAX_HITS = 400
-QUERY_END = 1_000
-"""How many characters are read at the beginning, and at the end, of a long query."""
+QUERY_END = 1_000  # how many characters are read at the beginning, and at the end, of a long query
 
 _QUOTED = re.compile(r"[\"“「『`《]([^\"”」』`》\n]{2,60})[\"”」』`》]")
 _WORD = re.compile(r"\w+")
@@ -238,17 +235,13 @@ _IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    key: str
-    """Decides who may see the entry."""
-    role: Role
-    """Whose words these are; for a card, whose words it was made from."""
+    key: str  # decides who may see the entry
+    role: Role  # whose words these are; for a card, whose words it was made from
     text: str
-    place: int = NOWHERE
-    """The index of the message in the conversation; `NOWHERE` for a card, which has no neighbours."""
+    place: int = NOWHERE  # the index of the message in the conversation; `NOWHERE` for a card, which has no neighbours
     part: int = 0
     parts: int = 1
-    card: str = ""
-    """The type of the card; "" for a message."""
+    card: str = ""  # the type of the card; "" for a message
 
 
 def message_entries(key: str, message: Message, place: int) -> list[Entry]:
@@ -302,20 +295,14 @@ def _end(text: str, start: int) -> int:
 
 AFTER = tuple(round(0.5 * 0.7**steps, 3) for steps in range(5))
 """How much a term counts one, two, … messages after its own."""
-BEFORE = (0.25, 0.125)
-"""How much a term counts one, two, … messages before its own."""
-SPEAKER = 1.2
-"""The factor for a message whose speaker the query names."""
-DATED = 1.2
-"""The factor for a message that was said on a date that the query names."""
-QUOTED = 1.5
-"""The factor for a term in quotation marks, or one that looks like an identifier."""
-SINGLE = 0.3
-"""The factor for a term that is a single character of a script without spaces."""
+BEFORE = (0.25, 0.125)  # how much a term counts one, two, … messages before its own
+SPEAKER = 1.2  # the factor for a message whose speaker the query names
+DATED = 1.2  # the factor for a message that was said on a date that the query names
+QUOTED = 1.5  # the factor for a term in quotation marks, or one that looks like an identifier
+SINGLE = 0.3  # the factor for a term that is a single character of a script without spaces
 _KERNEL = (*enumerate(AFTER, 1), *((-step, share) for step, share in enumerate(BEFORE, 1)))
 """How much a term counts at other places, by their distance."""
-_APART = 2 * len(_KERNEL) + 1
-"""Positions between two cards, so that they are no neighbours."""
+_APART = 2 * len(_KERNEL) + 1  # positions between two cards, so that they are no neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,14 +318,10 @@ class Hit:
 class _Line:
     """The visible entries of an index, in order. An entry has a number in the index, and a position in this line."""
 
-    positions: dict[int, int]
-    """Positions by number."""
-    numbers: dict[int, int]
-    """Numbers by position."""
-    end: int
-    """The position after the last message; cards follow at greater distances."""
-    length: float
-    """The mean length of the entries, in terms; at least 1."""
+    positions: dict[int, int]  # positions by number
+    numbers: dict[int, int]  # numbers by position
+    end: int  # the position after the last message; cards follow at greater distances
+    length: float  # the mean length of the entries, in terms; at least 1
 
 
 class Index:
