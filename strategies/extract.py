@@ -1,24 +1,24 @@
 """`extract`: old history becomes a record made by rules, without a model.
 
 The record keeps what even the last resort must not lose: the user's words, verbatim and in order, or only the newest if
-not all fit (rules stay in the ledger); which tools worked on which files; errors; the assistant's last words. An
-earlier record comes first, and the ledger last.
+not all fit (rules stay in the ledger); what was decided, found and changed, with the reason where the line has it; what
+is still open; errors; which tools worked on which files; the assistant's last words. The ledger comes last.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
-from strategies.core.excerpt import ERROR, cut_text
+from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
 from strategies.core.ledger import append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
+from strategies.core.outcomes import Outcome, key_of, outcomes
 from strategies.core.paths import target
 from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
@@ -33,17 +33,28 @@ from strategies.core.replacement import (
 )
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
-from strategies.rule_record import section_within, user_lines
+from strategies.rule_record import user_lines
 
 _LINE = 300
-_SAID = 1_200
+_LONGEST_SAID = 1_200
 """Characters of a line of the user."""
-_ERRORS = 6
-_ACTIONS = 30
-_EARLIER_SHARE = 0.7
-_ACTION = "- called "
-_ENGLISH = ("What the user said:", "What was done:", "Errors seen:", "The assistant's last words:")
-_CHINESE = ("用户说过的话：", "已做的事：", "出现过的错误：", "助手最后的话：")
+_ARGUMENTS = 80
+_TARGETS = 12
+"""Of one tool, in one condensation."""
+_EARLIER_SHARE = 0.5
+_ENGLISH = (
+    *("What the user said:", "What was decided, found and changed:", "Still open:", "Errors seen:"),
+    *("What tools reported:", "Tools used on:", "The assistant's last words:"),
+)
+_CHINESE = (
+    *("用户说过的话：", "已决定、发现和更改的事：", "尚未完成：", "出现过的错误："),
+    *("工具的报告：", "使用过的工具：", "助手最后的话："),
+)
+_SHARES = (0.25, 0.25, 0.1, 0.2, 0.1, 0.1, 0.06)
+"""Of the record's tokens, for each section."""
+_SAID, _LAST_WORDS = 0, -1
+_LEDGER_SHARE, _NAMES_SHARE, _FACTS_SHARE = 0.6, 0.2, 0.1
+"""Of a replacement's text, for all of a ledger and for its lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,7 @@ class Extract(Strategy):
             end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        kept = next_ledger(view, view.items[start:end], end, budget)
+        kept = next_ledger(view, view.items[start:end], end, _with_room_for_record(budget, most))
         record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
         text = append_ledger(record(view, end, record_room), kept)
         if not text:
@@ -84,62 +95,103 @@ class Extract(Strategy):
         return Plan((edit,), {"extractedMessageCount": replaced_count(view, end)})
 
 
+def _with_room_for_record(budget: Budget, most: int) -> Budget:
+    """The budget with a ledger that leaves a part of `most` tokens to the record.
+
+    A name or a number says more in a line that tells what came of it than in a list.
+    """
+    whole = budget.ledger
+    names, facts = min(whole.names, int(most * _NAMES_SHARE)), min(whole.facts, int(most * _FACTS_SHARE))
+    together = min(whole.together, int(most * _LEDGER_SHARE))
+    return replace(budget, ledger=replace(whole, names=names, facts=facts, together=together))
+
+
 def record(view: View, end: int, cap: int) -> str:
-    """The record of the items before `end`, in at most `cap` tokens."""
+    """The record of the items before `end`, in at most `cap` tokens.
+
+    What was recorded earlier and what is condensed now have one section for each kind of line, in which no line stands
+    twice. The newest lines of each section have a share of the room; what a section leaves goes to the others, in
+    order. A record that a model wrote stands before the sections, in at most half of the room.
+    """
     counter = view.counter
-    earlier = _shorten_record(previous_text(view), int(cap * _EARLIER_SHARE), counter)
     start = 0 if view.replacement is None else view.replacement + 1
     skip = {view.transcript.task, *view.transcript.stays}
-    messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
-    parts = [earlier] if earlier else []
-    remaining = cap - counter.text(earlier)
+    messages = [message for index, message in originals(view, view.items[start:end]) if index not in skip]
+    written, earlier = _parted(previous_text(view))
+    carried = cut_text(written, int(cap * _EARLIER_SHARE), counter) if written else ""
+    sections = [
+        _merged(old, new, by=str if number == _SAID else key_of)
+        for number, (old, new) in enumerate(zip(earlier, _sections(messages), strict=True))
+    ]
+    sections[_LAST_WORDS] = sections[_LAST_WORDS][-1:]
     titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
-    for number, (title, lines) in enumerate(_sections([message for _, message in messages], titles)):
-        section = section_within(title, lines, remaining, counter, newest=number == 0)
-        if section:
-            parts.append(section)
-            remaining -= counter.text(section) + 2
+    fitted = _fitted(titles, sections, cap - (counter.text(carried) + 1 if carried else 0), counter)
+    parts = list(filter(None, (carried, *fitted)))
+    if not parts:  # a room in which not even the shortest line fits
+        newest = next((lines[-1] for lines in sections if lines), "")
+        parts = [cut_text(newest, cap, counter)] if cap > 0 else []
     return "\n\n".join(parts)
 
 
-def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
-    """An earlier record in whole lines. If it is too long, lines of actions are dropped first.
-
-    Next to go are the oldest lines of a record of this kind, or the last ones of a record that a model wrote. If no
-    line fits, as in a record of one long paragraph, the record is cut in the middle instead.
-    """
-    lines = [line for line in record.splitlines() if line.strip()]
-    sizes = [counter.text(line) + 1 for line in lines]
-    excess = sum(sizes) - cap
-    dropped: set[int] = set()
-    first = 1 if any(line in (_ENGLISH[0], _CHINESE[0]) for line in lines) else -1
-    for i in sorted(range(len(lines)), key=lambda i: (0, i) if lines[i].startswith(_ACTION) else (1, first * i)):
-        if excess <= 0:
-            break
-        dropped.add(i)
-        excess -= sizes[i]
-    kept = "\n".join(line for i, line in enumerate(lines) if i not in dropped)
-    return kept or cut_text(record, cap, counter)
+def _parted(text: str) -> tuple[str, list[list[str]]]:
+    """An earlier record: what stands before its first section, and the lines of each section."""
+    before: list[str] = []
+    sections: list[list[str]] = [[] for _ in _ENGLISH]
+    at = before
+    for line in filter(None, map(str.rstrip, text.splitlines())):
+        number = next((i for i, titles in enumerate(zip(_ENGLISH, _CHINESE, strict=True)) if line in titles), None)
+        if number is None:
+            at.append(line)
+        else:
+            at = sections[number]
+    return "\n".join(before), sections
 
 
-def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yields the title and lines of each section, most important section first."""
-    said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
-    printed = (line for message in messages if message.role is Role.TOOL for line in message.printed.splitlines())
-    errors = list(dict.fromkeys(f"- {_cut_line(line)}" for line in printed if ERROR.search(line[:_LINE])))[-_ERRORS:]
+def _merged(earlier: Sequence[str], new: Iterable[str], by: Callable[[str], str]) -> list[str]:
+    """Lines in order; of those that say the same, the newest."""
+    lines: dict[str, str] = {}
+    for line in (*earlier, *new):
+        lines.pop(by(line), None)
+        lines[by(line)] = line
+    return list(lines.values())
+
+
+def _sections(messages: Sequence[Message]) -> Sequence[Iterable[str]]:
+    """The lines of each section, in the order of the titles."""
+    told = outcomes(messages)
+    said = [f"- {_cut_line(line, _LONGEST_SAID)}" for line in user_lines(messages)]
     spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
-    last_words = [_cut_line(text, 2 * _LINE) for text in islice(filter(None, spoken), 1)]
-    yield from zip(titles, (said, _actions(messages), errors, last_words), strict=True)
+    last_words = [" ".join(_cut_line(text, 2 * _LINE).split()) for text in islice(filter(None, spoken), 1)]
+    by_kind = ([f"- {line}" for line in told[kind]] for kind in Outcome)
+    return [said, *by_kind, _actions(messages), last_words]
+
+
+def _fitted(titles: Sequence[str], sections: Sequence[Sequence[str]], cap: int, counter: TokenCounter) -> Iterator[str]:
+    """Yields each section with its title and the newest of its lines that fit, or "" where none does."""
+    sizes = [[counter.text(line) + 1 for line in lines] for lines in sections]
+    frames = [counter.text(title) + 2 for title in titles]
+    taken, used = [set[int]() for _ in titles], [0] * len(titles)
+    for shares in (_SHARES, (1.0,) * len(titles)):
+        for i, share in enumerate(shares):
+            for place in reversed(range(len(sections[i]))):
+                more = sizes[i][place] + (0 if taken[i] else frames[i])
+                if place not in taken[i] and used[i] + more <= cap * share and sum(used) + more <= cap:
+                    used[i] += more
+                    taken[i].add(place)
+    for title, lines, places in zip(titles, sections, taken, strict=True):
+        yield "\n".join((title, *(lines[place] for place in sorted(places)))) if places else ""
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
-    actions: Counter[str] = Counter()
+    """Yields a line for each tool, with what it was used on; a file that was read twice stands there once."""
+    used: dict[str, dict[str, None]] = {}
     for message in messages:
         for call in message.calls:
             file = target(call)
-            actions[f"{call.name} {file.path}" if file else f"{call.name} {_cut_line(call.arguments, 80)}"] += 1
-    for action, times in list(actions.items())[-_ACTIONS:]:
-        yield f"{_ACTION}{action}" + (f" ({times} times)" if times > 1 else "")
+            on = file.path if file else _cut_line(" ".join(call.arguments.split()), _ARGUMENTS)
+            used.setdefault(call.name, {})[on] = None
+    for name, targets in used.items():
+        yield f"- {name}: " + ", ".join(list(targets)[-_TARGETS:])
 
 
 def _cut_line(line: str, length: int = _LINE) -> str:

@@ -114,7 +114,7 @@ def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
         rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
         facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),
         names=min(budget.ledger.names, int(most * NAMES_SHARE)),
-        together=int(most * LEDGER_SHARE),
+        together=min(budget.ledger.together, int(most * LEDGER_SHARE)),
     )
 
 

@@ -66,9 +66,26 @@ def test_a_deep_cut_that_cannot_be_made_leaves_the_goal() -> None:
 def test_the_record_says_what_was_said_done_and_failed() -> None:
     text = previous_text(extracted(WORK))
     assert "What the user said:\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text
-    assert "What was done:\n- called read_file src/a.py (2 times)\n- called bash" in text
+    assert "What was decided, found and changed:\n- I found the cause." in text
+    assert "Tools used on:\n- read_file: src/a.py\n- bash: " in text
     assert "Errors seen:\n- TypeError: no parser\n- E   2 failed" in text
     assert "The assistant's last words:\nThe parser is mended, two tests are left." in text
+
+
+def test_a_second_record_has_one_section_for_each_kind_of_line() -> None:
+    first = extracted(WORK)
+    more = [assistant("We decided to ship it."), user("Fine."), assistant("ok"), user("And now?")]
+    text = previous_text(condensed("extract", later(first, transcript_of([*WORK, *more])), BUDGET.with_goal(0)))
+    assert text.count("What the user said:") == 1
+    assert "- I found the cause.\n" in text
+    assert "- We decided to ship it." in text
+    assert text.count("TypeError: no parser") == 1
+
+
+def test_a_ledger_leaves_room_for_what_was_done() -> None:
+    names = " ".join(f"src/module_{number}/file_{number}.py" for number in range(400))
+    work = [user("Go."), assistant("I fixed the lexer."), user(names), assistant("ok"), user("On."), assistant("ok")]
+    assert "- I fixed the lexer." in previous_text(extracted([*work, user("Well?")]))
 
 
 def test_what_stays_verbatim_is_not_in_the_record() -> None:
