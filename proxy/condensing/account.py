@@ -262,10 +262,10 @@ async def refuse_if_hopeless(decision: Decision) -> None:
     """
     context = decision.context
     budget, counter, request = context.own_budget, context.counter, context.request
-    # A size refused is no window either.
-    if budget is None or decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
+    if budget is None or decision.view.tokens <= budget.window or not decision.policy.window.is_known:
         return
-    if not decision.policy.window.is_known:
+    # A size refused is no window either.
+    if decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
     error = most if context.calibrated.error is None else min(context.calibrated.error, most)

@@ -144,25 +144,15 @@ class Models:
         return needed <= tokens * budget.window / budget.upstream_window  # in tokens of our own count
 
 
+@dataclass(slots=True, eq=False)
 class PipelineRunner:
-    """`expected_seconds` tells how long an answer would take (`Dispatcher.expected_seconds`).
-
-    `shared_cache` gives the tokens of the cache that the slots of a model's server share, if they do.
-    """
-
-    def __init__(
-        self,
-        resolver: Resolver,
-        tasks: OwnedTasks,
-        clock: Callable[[], float],
-        expected_seconds: Callable[..., float] = lambda *_, **__: 0.0,
-        shared_cache: Callable[[str], int | None] = lambda _: None,
-    ) -> None:
-        self._resolver = resolver
-        self._shared_cache = shared_cache
-        self._expected_seconds = expected_seconds
-        self._tasks = tasks
-        self._clock = clock
+    _resolver: Resolver
+    _tasks: OwnedTasks
+    _clock: Callable[[], float]
+    _expected_seconds: Callable[..., float]
+    """How long an answer would take (`Dispatcher.expected_seconds`)."""
+    _shared_cache: Callable[[str], int | None]
+    """The tokens of the cache that the slots of a model's server share, if they do."""
 
     def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:
         return Models(self._resolver, policy, budget, caller, view, self._shared_cache)
@@ -232,12 +222,11 @@ class PipelineRunner:
         self,
         polling: Generator[tuple[Effect, ...], tuple[Result, ...], T],
         view: View,
-        policy: Policy,
-        budget: Budget,
+        context: RequestContext,
         caller: Caller,
     ) -> tuple[T, int]:
         """The result of a poll of judges about a view, and the tokens that it cost."""
-        driver = _Driver(self._models(policy, budget, caller, view), view)
+        driver = _Driver(self._models(context.policy, context.budget, caller, view), view)
         return await driver.drive(polling), driver.tokens
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 
@@ -29,16 +30,16 @@ MAX_SCOPES = 4_000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class Searcher:
     """Offers the tool; one per app. A model's refusal of tools is remembered for `ttl` seconds."""
 
-    def __init__(self, recall: Recall, settings: MemorySettings, ttl: int, clock: Callable[[], float]) -> None:
-        self._recall = recall
-        self._settings = settings
-        self._ttl = ttl
-        self._clock = clock
-        self._refused: Lru[LessonScope, float] = Lru(MAX_SCOPES)
-        """When each refusal of tools is forgotten."""
+    _recall: Recall
+    _settings: MemorySettings
+    ttl: int
+    _clock: Callable[[], float]
+    _refused: Lru[LessonScope, float] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
+    """When each refusal of tools is forgotten."""
 
     def with_offer(self, context: RequestContext) -> RequestContext:
         """The context with the offer of the tool and the patches that its standing condensation pays for.
@@ -87,7 +88,7 @@ class Searcher:
 
     def note_refusal(self, scope: LessonScope) -> None:
         """Remembers that a model takes no tools."""
-        self._refused.put(scope, self._clock() + self._ttl)
+        self._refused.put(scope, self._clock() + self.ttl)
         _log.warning("%s takes no tools, so the memory tool is not offered to it", scope.named)
 
     def known_refusals(self) -> Iterator[tuple[LessonScope, float]]:

@@ -232,7 +232,7 @@ class Preparer:
     async def _ask_judges(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
         polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
         try:
-            verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, context.budget, caller)
+            verdict, tokens = await self.runner.ask_judges(polling, view, context, caller)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
