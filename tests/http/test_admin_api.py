@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -139,6 +140,24 @@ def test_a_message_with_odd_members_is_shown_as_it_was_sent(stage: Stage) -> Non
     body = json.dumps({"model": "m", "messages": [odd]}).encode()
     assert stage.post(body, controls(session="mine")).status == 200
     assert admin(stage, place_of(listed(stage)[0])).json()["branches"][0]["messages"] == [odd]
+
+
+def test_a_session_is_found_by_key_or_id_and_an_id_of_several_tenants_is_refused(stage: Stage) -> None:
+    odd = "chat 7/a?b"
+    stage.ask(chat(1), controls(session=odd))
+    (row,) = listed(stage)
+    for name in (row["session"], quote(odd, safe="")):
+        assert admin(stage, f"{SESSIONS}/{name}").json() == admin(stage, place_of(row)).json()
+    assert admin(stage, f"{SESSIONS}/{row['session']}?tenant=another").status == 404
+    assert admin(stage, f"{SESSIONS}/nobody").status == 404
+    two_tenants(stage)
+    answer = admin(stage, f"{SESSIONS}/s")
+    told = answer.json()["error"]
+    assert (answer.status, told["code"], told["param"]) == (400, "ambiguous_session", "tenant")
+    for row in [row for row in listed(stage) if row["id"] == "s"]:
+        assert f"{row['tenant']}/{row['session']}" in told["message"]
+        assert admin(stage, f"{SESSIONS}/s?tenant={row['tenant']}").json() == admin(stage, place_of(row)).json()
+    assert "garden" not in answer.body.decode()
 
 
 @pytest.mark.parametrize(
