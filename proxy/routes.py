@@ -163,12 +163,8 @@ async def _live(call: Call) -> Answer:
 
 
 async def _known(call: Call) -> Answer:
-    return _known_of(call.services)
-
-
-def _known_of(services: Services) -> Document:
     """A row for each model that this worker has served, and one for each tenant that was taught something of it."""
-    exchanges = services.exchanges
+    services, exchanges = call.services, call.services.exchanges
     knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
     models = {row["model"] for row in services.live.document()["data"]}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())

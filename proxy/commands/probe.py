@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.commands.proxy_client import URL_HELP, ask, token_for
+from proxy.commands.proxy_client import URL_HELP, ask, moment, token_for
 from proxy.commands.running import find_proxy
 from proxy.errors import CommandFailed, SettingsError
 from proxy.values import json_or_none
@@ -77,15 +77,11 @@ def _known_line(row: Mapping[str, Any]) -> str:
     tenant = f" (tenant {row['tenant']}…)" if row["tenant"] else ""
     window = f"{row['window']:,}" if row["window"] else "unknown"
     more = [f"window {window}" + (f" ({row['source']})" if row["window"] else "")]
-    more += [f"until {_moment(row['until'])}"] if row["until"] else []
+    more += [f"until {moment(row['until'])}"] if row["until"] else []
     more += [f"{name} = {str(value).lower()}" for name, value in row["forms"].items()]
     until = row["refuses_tools_until"]
-    more += [f"refuses tools until {_moment(until)}"] if until else []
+    more += [f"refuses tools until {moment(until)}"] if until else []
     return f"{row['model']}{tenant}: {', '.join(more)}"
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def counters(exposition: str) -> Iterator[str]:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
@@ -17,6 +16,7 @@ from proxy.commands.proxy_client import (
     actions_of,
     add_action,
     list_sessions,
+    moment,
     request_json,
     request_session,
     session_path,
@@ -136,7 +136,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["branches"]),
         str(row["condensations"]),
         *(f"{totals.get(name, 0):,}" for name in ("requests", "client_tokens", "forwarded_tokens")),
-        _moment(row["created_at"]),
+        moment(row["created_at"]),
     )
 
 
@@ -148,7 +148,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         [
             *((name, session[name]) for name in ("session", "id", "tenant", "source")),
             ("parent", session["parent"] or "none"),
-            ("created", _moment(session["created_at"])),
+            ("created", moment(session["created_at"])),
             ("strategy", session["context_strategy"] or "not known"),
             ("settings", settings or "none"),
             ("totals", totals or "none"),
@@ -160,7 +160,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     yield from _judging_lines(session)
     for branch in session["branches"]:
         yield ""
-        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
+        yield f"branch {branch['name']}: {branch['count']} messages, last used {moment(branch['last_used'])}"
         yield from _message_lines(branch["messages"], session, branch["name"])
     if session["appended"]:
         yield ""
@@ -184,7 +184,7 @@ def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterat
     yield from _wrapped(
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {record['strategy']} by {record['trigger']},"
         f" {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,} tokens of"
-        f" {record['window']:,}, {_state(record)}, {_moment(record['created_at'])}"
+        f" {record['window']:,}, {_state(record)}, {moment(record['created_at'])}"
     )
     yield f"  saved {record['saved_tokens']:,} tokens so far, cost {record['own_tokens']:,} tokens{took}"
     for piece in record["pieces"]:
@@ -232,13 +232,13 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _telemetry_lines("judging: ", session["judging"])
     for verdict in session["verdicts"]:
         judged = f"{verdict['count']} messages of {verdict['tokens']:,} tokens"
-        yield f"{_verdict_words(verdict)} on {judged}, {_moment(verdict['at'])}"
+        yield f"{_verdict_words(verdict)} on {judged}, {moment(verdict['at'])}"
         yield from _vote_lines(verdict["metadata"])
     if failed := session["failed_try"]:
         wanted = " after a judge's YES" if failed["judged"] else ""
         yield (
             f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
-            f" {_moment(failed['at'])}"
+            f" {moment(failed['at'])}"
         )
 
 
@@ -261,7 +261,3 @@ def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: 
 def _cut(text: str) -> str:
     more = len(text) - SHOWN
     return printable(text, SHOWN, " ") + (f" ({more:,} more characters)" if more > 0 else "")
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

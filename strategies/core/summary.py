@@ -217,7 +217,7 @@ _MIN_PART = 256
 """The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""
 _FRAMES = 64  # tokens of the chat format, and of the tags around earlier record and history
 _CAUTION = 0.9  # the share of the summarizer's window that is used, because its tokenizer may count more than ours
-_WORDS_PER_TOKEN = 0.6  # english has about 0.75 words per token, but models exceed the length that they are asked for
+_WORDS_PER_TOKEN = 0.6  # English has about 0.75 words per token, but models exceed the length that they are asked for
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
