@@ -114,6 +114,9 @@ def test_an_extension_of_a_wrong_form_is_refused() -> None:
             read([], extension, None)
         assert raised.value.param == "condenser"
     with pytest.raises(BadRequest) as raised:
+        read([], {"strategy": "x" * 1_000_000}, None)
+    assert len(raised.value.message) < 1_000
+    with pytest.raises(BadRequest) as raised:
         read([], {"stratgy": "mask"}, None)
     assert all(key in raised.value.message for key in KEYS)
 

@@ -44,7 +44,9 @@ async def test_only_a_lower_window_takes_the_place_of_one() -> None:
         for said, holds in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
             learned.learn(MODEL, said)
             assert known(learned) == holds
-        assert known(learned, LessonScope("another", MODEL.tenant)) is None
+        for another in (LessonScope("another", MODEL.tenant), MODEL._replace(tenant="another")):
+            learned.accepted(another, 9_000)
+            assert (known(learned), known(learned, another)) == (4_096, None)
 
 
 async def test_what_was_learned_is_forgotten_in_time() -> None:

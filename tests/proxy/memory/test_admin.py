@@ -173,7 +173,8 @@ def test_a_card_is_told_once_and_forgotten_with_its_twins() -> None:
     both = session(condensation("c1", one), condensation("c2", again, at=1.0))
     assert contents_of(without_cards(both, {one.id})) == []
     assert set(without_cards(both, {one.id}).forgotten_ids) == {one.id, again.id}
-    one = card("The port is 9090.", condensation="c1")
+    gone = without_cards(session(condensation("c1", one)), {one.id})
+    assert contents_of(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
     changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
     assert [each.content for each in changed.cards(())] == ["The port is 9090."]
     assert without_cards(changed, {one.id}).cards(()) == []

@@ -44,6 +44,7 @@ def test_the_usage_is_found_however_a_reply_is_cut() -> None:
     assert read(b'{"usage":{"prompt_tokens":7},"choices":[{"message":{"content":' + text + b"}}]}") == Usage(7)
     for encoding in ["gzip", "deflate", "br", "zstd"]:
         assert read(PACKS[encoding](WHOLE), size=5, encoding=encoding) == Usage(7, 3)
+    assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
 
 
 ANTHROPIC = b"""event: message_start

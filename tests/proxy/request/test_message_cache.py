@@ -81,6 +81,15 @@ def read_or_refused(data: bytes, cache: MessageCache | None) -> tuple[Body | Non
         return None, (error.message, error.param)
 
 
+def test_only_the_messages_are_recognised_whatever_is_between_them() -> None:
+    cache = MessageCache()
+    first = read_and_kept(b'{"messages":[{"role":"user"},{"role":"tool"}]}', cache)
+    again = read(b'{"messages": [ {"role":"user"} ,\n {"role":"tool"} ]}', cache)
+    assert same_objects(first.elements, again.elements)
+    data = b'{"tools":[{"messages":[{"role":"no"}]}],"messages":[{"role":"user"},{"role":"tool"}]}'
+    assert [each.value["role"] for each in read(data, cache).elements] == ["user", "tool"]
+
+
 def test_a_message_may_be_as_deep_as_the_body() -> None:
     def nested(levels: int) -> bytes:
         return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"

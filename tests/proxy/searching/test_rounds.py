@@ -39,8 +39,6 @@ from tests.support.stage import counter
 from tests.support.transcripts import WORDS, assistant, transcript_of, user, view_of, words
 
 SAID = [user("where is the key of the greenhouse?"), assistant(f"behind the blue barrel {words(300)}"), user("and?")]
-
-
 ASKED = (user("find it"),)
 
 
@@ -115,12 +113,26 @@ def test_results_are_cut_once_and_nothing_is_searched_after() -> None:
     assert not asyncio.run(made.shorten(most // 2))
 
 
+def test_without_known_room_a_note_replaces_results() -> None:
+    made = rounds(most=1)
+    assert json.loads(made.body())[1] == "OFFERED"
+    asyncio.run(made.run(heard(search("barrel"))))
+    assert asyncio.run(made.shorten(None))
+    hidden, tool_state = json.loads(made.body())
+    assert (json.loads(hidden[-1])["content"], tool_state) == (NO_ROOM, "NOT_CALLABLE")
+    made.give_up()
+    assert (made.patch, made.runs_calls, made.tokens) == (None, False, rounds().tokens)
+
+
 def test_a_call_without_an_id_gets_one() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search(id=""), search(id=""))))
     call, *results = (json.loads(each) for each in json.loads(made.body())[0])
     assert [each["id"] for each in call["tool_calls"]] == [each["tool_call_id"] for each in results]
     assert len({each["id"] for each in call["tool_calls"]}) == 2
+    patch = made.patch
+    assert patch is not None
+    assert (patch.anchor, patch.at, patch.covered) == (transcript_of(ASKED).digests[0], 1, 0)
 
 
 class Watching:

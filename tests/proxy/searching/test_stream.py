@@ -71,6 +71,10 @@ def test_wherever_the_bytes_are_cut_the_client_gets_the_same(cuts: list[int]) ->
 
 def test_byte_by_byte_two_replies_become_one() -> None:
     assert spliced([FIRST, LAST], range(5_000)) == spliced([FIRST, LAST])
+    splicer = ChatSplicer(runs_calls=True)
+    message = assembled(chunks_in(splicer.feed(MIXED)))
+    assert (message["content"], message["tool_calls"], message["finish"]) == ("Both. ", [LOOKS.as_json()], "tool_calls")
+    assert (splicer.has_searches, splicer.is_continued) == (True, False)
     message = assembled(chunks_in(spliced([FIRST, LAST])))
     assert (message["content"], message["tool_calls"]) == ("Let me look. ", [LOOKS.as_json()])
     assert message["usage"] == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}

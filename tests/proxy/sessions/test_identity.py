@@ -53,6 +53,7 @@ def test_the_body_names_a_session_after_all_headers() -> None:
     body = {"metadata": {"session_id": "m"}, "prompt_cache_key": "k"}
     assert named([], body) == Identity("metadata.session_id", "m")
     assert named([(b"x-a-session-id", b"h")], body).id == "h"
+    assert named([(b"x-session-id", b"h")], body, "own") == Identity("X-Condenser-Session", "own")
     assert named([], {"prompt_cache_key": "k"}) == Identity("prompt_cache_key", "k", weak=True)
 
 
@@ -120,6 +121,10 @@ def test_only_the_headers_of_the_setting_count_each_in_its_place() -> None:
     by = tenants(headers=["x-portal-key"])
     assert by.owner([(b"x-portal-key", b"a")], None) != by.owner([(b"x-portal-key", b"b")], None)
     assert by.owner([(b"x-api-key", b"a")], None) == by.owner([], None)
+    dummy = (b"authorization", b"Bearer EMPTY")
+    for name in TenantSettings().headers:
+        other = {tenants().owner([dummy, (name.encode(), value)], None) for value in (b"one", b"two")}
+        assert len({*other, tenants().owner([dummy], None)}) == 3
     given, by = [(b"authorization", b"one"), (b"api-key", b"two")], tenants()
     assert by.owner(given, None) == by.owner(given[::-1], None)
     assert by.owner(given, None) != by.owner([(b"authorization", b"two"), (b"api-key", b"one")], None)

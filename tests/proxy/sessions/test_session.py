@@ -182,6 +182,7 @@ def test_verdicts_and_branches_come_back_from_the_store() -> None:
     assert again is not None
     assert again.verdicts == (verdict,)
     session, _ = moved(DERIVED, letters("abc"), 1.0, reply="0123456789abcdef")
+    session = session._replace(forgotten_ids=("x",), patches=(patch_at(LONG, 3, "ünï 桶 \ud800"),))
     assert Records().session(Snapshot(encode_session(session), 1)) == session._replace(revision=1)
 
 

@@ -66,6 +66,8 @@ async def test_a_stale_writer_loses_and_writes_nothing(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(b"two", 1))
     stale = write(b"stale", 1, blocks={"stale": b"x"}, index=["stale"])
     assert not await stage.store.save(stage.key(), stale)
+    assert not await stage.store.save(stage.key("gone"), write(b"late", 3))
+    assert await stage.store.load(stage.key("gone")) is None
     for revision in (0, 3, 7):
         assert not await stage.store.save(stage.key(), write(b"other", revision))
     assert await stage.store.load(stage.key()) == Snapshot(b"two", 2)
@@ -90,6 +92,8 @@ async def test_two_stores_at_one_place_share_one_revision(stage: Stage) -> None:
 
 
 async def test_of_fifty_writers_of_a_record_all_get_the_bytes_of_one(stage: Stage) -> None:
+    await stage.store.save(stage.key("empty"), write(b""))
+    assert await stage.store.load(stage.key("empty")) == Snapshot(b"", 1)
     puts = (stage.store.put_record(stage.key(), "r", b"%d" % n, TTL) for n in range(50))
     kept = await asyncio.gather(*puts)
     await stage.store.save(stage.key(), write())
