@@ -147,7 +147,7 @@ class Services:
             measurer=Measurer(self._reader, self.counting, self.message_cache),
             tokenizers=self.tokenizers,
             knowledge=knowledge,
-            add_offer=searcher.with_offer,
+            add_memory=searcher.with_memory,
         )
         runner = PipelineRunner(resolver, tasks, clock, self.asking.expected_seconds, knowledge.shared_cache)
         maker = Maker(runner, keeper, tasks, clock)

@@ -41,6 +41,7 @@ class RollingOptions(Options):
     enable_memory_injection: bool = option(True)
     memory_top_k: int = option(5, 1)
     memory_max_tokens: int = option(800, 64)
+    block: str = option("stays", one_of="stays turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ class Rolling(Strategy, Marking, Injecting):
     @property
     def injection(self) -> Injection:
         options = self.options
-        return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
+        asked, for_turn = options.enable_memory_injection, options.block == "turn"
+        return Injection(asked, options.memory_top_k, options.memory_max_tokens, for_turn)
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         cap = record_cap(view, budget, self.options.summary_max_tokens)

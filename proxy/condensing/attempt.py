@@ -120,7 +120,6 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
     history, applied = context.history, _last_applied(decision)
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
         applied=applied,
-        block=decision.memory_block,
         reply=reply.ending,
         bound=context.bound_under(decision.applied),
     )
@@ -181,7 +180,7 @@ def degraded(decision: Decision, failure: str) -> Decision:
 def _is_too_small(decision: Decision) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     context, found = decision.context, decision.context.recognised
-    is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
+    is_new = found.is_derived and found.session is None and decision.applied is None
     is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
     if not is_new or context.keeps_reply or is_taught:
         return False

@@ -25,7 +25,6 @@ from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, Step, degraded, session_after
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
-from proxy.condensing.recall import with_standing_block
 from proxy.condensing.refusals import Refusals, is_perhaps_refused, may_be_refused
 from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
 from proxy.endpoints.replies import Items, Usage
@@ -94,8 +93,6 @@ class Exchange:
         parts = self._parts
         try:
             context = await parts.intake.build_context(self.request, self.timing)
-            if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
-                context = with_standing_block(context)
             self._attempt = await self._decided(context)
         except Exception as error:
             if isinstance(error, ProxyError | HeldByServer) or self.request.controls.dry_run:

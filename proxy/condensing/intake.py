@@ -48,7 +48,7 @@ MAX_ESTIMATED = 1_000
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Intake:
-    """Builds the contexts of requests; one per app. `add_offer` adds the offer of the memory tool."""
+    """Builds the contexts of requests; one per app. `add_memory` adds what memory has in them."""
 
     policies: Policies
     recogniser: Recogniser
@@ -56,7 +56,7 @@ class Intake:
     measurer: Measurer
     tokenizers: Tokenizers
     knowledge: Knowledge
-    add_offer: Callable[[RequestContext], RequestContext]
+    add_memory: Callable[[RequestContext], RequestContext]
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `ProxyError` and `HeldByServer`."""
@@ -117,8 +117,8 @@ class Intake:
         """The context with all that a strategy, memory and calibration may ask for."""
         policy = context.policy
         context = _with_pictures_out(context.for_profile(policy.profile).with_session_facts())
-        if policy.memory.tool or (any(policy.memory) and context.keeps_blocks):
-            context = self.add_offer(context)
+        if any(policy.memory):
+            context = self.add_memory(context)
         context = self._calibrate(context)
         if not context.is_estimated:
             context = with_economy(context)
@@ -230,7 +230,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     ]
     return CountedPrompt(
         transcript,
-        context.framing,
+        context.overhead,
         measured.counted_by,
         blake2b(measured.outside_digest.encode() + systems, digest_size=8).hexdigest()
         + ("+" if context.offer.is_made else ""),

@@ -41,31 +41,33 @@ class Searcher:
     _refused: Lru[LessonScope, float] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
     """When each refusal of tools is forgotten."""
 
-    def with_offer(self, context: RequestContext) -> RequestContext:
+    def with_memory(self, context: RequestContext) -> RequestContext:
         """The context with the offer of the tool and the patches that its standing condensation pays for.
 
-        Blocks that stay come first, then the tool, then hidden rounds: what a condensation has paid for, it goes on to
-        pay for. Hidden rounds are shown only together with the tool.
+        Blocks come first, then the tool, then hidden rounds: what a condensation has paid for, it goes on to pay for.
+        Hidden rounds are shown only together with the tool.
         """
         tool, found = context.policy.memory.tool, context.recognised
         if found.failure:
             return context
         if tool:
             context = context._replace(offerable=self._offerable(context))
-        if not found.condensations:
+        if not found.condensations or not (tool or found.patches):
             return context
         transcript, last = context.measured.transcript, found.last_applied
         standing = replay(
             transcript, found.condensations, context.overhead, context.counter, context.own_budget, last
         ).applied
         saved, covered = context.saved_by(standing), standing.covered if standing else 0
-        patches = [patch for patch in standing_patches(found.patches, transcript) if patch.at > covered]
+        patches = [patch for patch in standing_patches(found.patches, transcript) if patch.stands_behind(covered)]
         sizes = {patch: _tokens(patch, transcript, context.counter) for patch in patches}
-        blocks = _within(saved // 2, blocks_in(patches), sizes)
+        placed = blocks_in(patches)
+        wanted = [block for block in placed if not context.block_is_for_turn or block.at == context.history.last_user]
+        blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
         spent = sum(sizes[block] for block in blocks)
         context = context._replace(offer=context.offerable.within(saved // 2 - spent))
         left = saved - spent - context.offer.tokens if context.offer.is_made else 0
-        rounds = _within(left, [patch for patch in patches if patch not in blocks_in(patches)], sizes)
+        rounds = _within(left, [patch for patch in patches if patch not in placed], sizes)
         if not (blocks or rounds):
             return context
         shown = tuple(sorted((*blocks, *rounds), key=attrgetter("at")))

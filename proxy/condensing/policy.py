@@ -99,6 +99,8 @@ class Policy(NamedTuple):
     """The maximum passages of a memory block."""
     block_tokens: int = 0
     """The maximum tokens of a memory block."""
+    block_is_for_turn: bool = False
+    """Whether a memory block leaves with the next user message; else it stays until a condensation takes it in."""
     background: Mode = "off"
     """When models may be asked for work that no request waits for."""
     scope: str = ""
@@ -269,6 +271,7 @@ class Policies:
             memory=self._memory(asked, pipeline, injection.unasked),
             block_passages=injection.top_k or memory.top_k,
             block_tokens=injection.max_tokens or memory.max_tokens,
+            block_is_for_turn=injection.for_turn,
             economy=economy,
             strict=own.strict if asked.strict is None else asked.strict == "true",
             scope=(asked.memory_scope or "") if memory.scopes else "",
@@ -389,6 +392,7 @@ def _injection(strategies: Sequence[Strategy]) -> Injection:
         next((each.unasked for each in opinions if each.unasked is not None), None),
         next((each.top_k for each in opinions if each.top_k is not None), None),
         next((each.max_tokens for each in opinions if each.max_tokens is not None), None),
+        any(each.for_turn for each in opinions),
     )
 
 

@@ -7,32 +7,30 @@ the conversation, which all forks after its first condensation share. The key of
 chain, and a request finds the entries of its own chain only.
 
 Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
-from that message, kept with its branch, and is byte for byte the same in every view of that turn, so that the
-upstream's prompt cache of the turn stays valid; and so it is if nothing relevant was found. It leaves with the next
-user message. It never repeats what the view shows, nor what a strategy dropped on purpose.
+from that message, kept with the session, and stays at its place, byte for byte, until a condensation takes it in. So
+the upstream's prompt cache stays valid, and so does reasoning that is bound to the messages before it. It never repeats
+what the view shows, earlier blocks included, nor what a strategy dropped on purpose. Where a strategy wants it
+(`rolling.block = turn`), it leaves with the next user message instead.
 
-A block, the blocks that stay and the offer of the tool have at most half of the tokens that the condensation saves.
-
-In a protocol that binds reasoning to the messages before it, a block that left would invalidate the reasoning of its
-turn. There a block is a patch, which stays at its place until a condensation replaces it.
+All blocks and the offer of the tool together have at most half of the tokens that the condensation saves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
 
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.searching import NO_OFFER
 from proxy.sessions.cards import combined_cards
-from proxy.sessions.session import MemoryBlock, Session, has_node
+from proxy.sessions.session import Session, has_node
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
@@ -40,18 +38,20 @@ from strategies.core.messages import ROOT
 from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
+from strategies.memory.asking import asked, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
-from strategies.memory.ranking import Hit, Index, card_entry, message_entries
+from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, message_entries
 
 MIN_ROOM = 32
 """Tokens below which no block is chosen."""
+ROUND = 64
+"""Tokens that are left to a hidden round in which nothing is found."""
 MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
 
 
-@dataclass(frozen=True, slots=True)
-class Searchable:
+class Searchable(NamedTuple):
     """What a request may search: the messages of its history that its view hides, and the cards that it may see.
 
     `key` names the index that is used; if it is None, the index is dropped after the request, and no other request sees
@@ -60,7 +60,7 @@ class Searchable:
 
     key: StoreKey | None
     history: Transcript
-    hidden: Sequence[int]
+    places: Sequence[int]
     """The chain indices of those messages, in order."""
     cards: Callable[[], Sequence[MemoryCard]]
 
@@ -76,8 +76,8 @@ class Searchable:
         return cls(StoreKey(context.request.tenant, family), context.history, hidden, cards)
 
     def nodes(self) -> list[tuple[int, str]]:
-        """The place of each hidden message, and its key."""
-        return [(place, self.history.digests[place].hex()) for place in self.hidden]
+        """The place of each message, and its key."""
+        return [(place, self.history.digests[place].hex()) for place in self.places]
 
 
 def _condensed(context: RequestContext) -> list[Condensation]:
@@ -164,25 +164,6 @@ class Recall:
         return sum(len(indexed.index) for indexed in self._indexed.values())
 
 
-def with_standing_block(context: RequestContext) -> RequestContext:
-    """The context with the block that an earlier request of this turn has shown, if one has, and with its tokens."""
-    branch, history = context.branch, context.history
-    if branch is None or history.last_user is None or branch.block.node != history.digests[history.last_user].hex():
-        return context
-    return context._replace(memory_block=branch.block, block_tokens=_tokens_of(branch.block, context))
-
-
-def _tokens_of(block: MemoryBlock, context: RequestContext) -> int:
-    return context.counter.message(json.loads(block.raw)) if block.raw else 0
-
-
-def _overlay_of(block: MemoryBlock, context: RequestContext) -> Overlay:
-    """The overlay that puts the block into a view."""
-    at = context.history.last_user or 0
-    anchor = context.history.digests[at - 1] if at else ROOT
-    return Overlay(anchor, at, 0, (Literal(block.raw, PieceKind.MEMORY),))
-
-
 class Injector:
     """Chooses what memory adds to views, and puts it in; one per app."""
 
@@ -190,78 +171,79 @@ class Injector:
         self._recall = recall
 
     async def inject(self, decision: Decision) -> Decision:
-        """The decision with the offer of the tool and this turn's block, as far as its condensation pays for them."""
+        """The decision with the offer of the tool and a new block, as far as its condensation pays for them."""
         context = decision.context
         # A view that was made without the store has no recorded condensation, so it cannot be folded again.
         if not any(context.policy.memory) or context.recognised.failure:
             return decision
-        if decision.applied is None and context.offer is NO_OFFER and not context.block_tokens:
+        if decision.applied is None and context.offer is NO_OFFER:
             return decision
         context = context.with_recorded(decision.applied)
         allowance = context.saved_by(decision.applied) // 2
-        if context.keeps_blocks:
-            allowance -= sum(item.message.tokens for item in decision.view.front if is_memory(item.piece))
+        allowance -= sum(item.message.tokens for item in decision.view.front if is_memory(item.piece))
         context = context.offering(context.offerable.within(allowance) if allowance > 0 else NO_OFFER)
-        decision = _folded(decision._replace(offer=context.offer), context, ())
-        allowance -= context.offer.tokens
-        if not context.policy.memory.inject or allowance <= 0:
-            return decision
-        if context.keeps_blocks:
-            return await self._inject_for_good(decision, context, allowance)
-        block = context.memory_block
-        hides_less = block is not None and decision.view.covered_count < block.covered
-        was_empty = block is not None and not block.raw and decision.action is Action.CONDENSED
-        if block is None or hides_less or was_empty:
-            block = await self._choose_block(decision.view, context, allowance)
-        decision = decision._replace(memory_block=block)
-        if not block.raw or _tokens_of(block, context) > allowance:
-            return decision
-        with_block = _folded(decision, context, (_overlay_of(block, context),))
-        is_shown = any(is_memory(item.piece) for item in with_block.view.front)
-        return with_block if is_shown and with_block.tokens_after <= decision.tokens_before else decision
-
-    async def _inject_for_good(self, decision: Decision, context: RequestContext, allowance: int) -> Decision:
-        """The decision with a block before a new user message, as a patch that stays in later transcripts."""
-        last, transcript = context.history.last_user, context.measured.transcript
-        is_new = last is not None and 0 < last == len(transcript.chain) - 1
-        if not is_new or any(patch.at == last for patch in transcript.patches):
+        decision = _folded(decision._replace(offer=context.offer), context)
+        saved, a_search = context.saved_by(decision.applied), ROUND if context.offer.is_made else 0
+        allowance = min(allowance, saved - decision.view.memory_tokens - a_search) - context.offer.tokens
+        if not context.shows_blocks(decision.applied) or not _has_new_question(decision):
             return decision
         block = await self._choose_block(decision.view, context, allowance)
-        if not block.raw:
+        if block is None:
             return decision
-        patch = _overlay_of(block, context)
-        patches = (*transcript.patches, patch)
+        transcript = context.measured.transcript
+        patches = tuple(sorted((*transcript.patches, block), key=attrgetter("at")))
         context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
-        return _folded(decision, context, ())._replace(memory_patch=patch)
+        with_block = _folded(decision, context)._replace(memory_patch=block)
+        return with_block if with_block.tokens_after <= decision.tokens_before else decision
 
-    async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> MemoryBlock:
-        """The block for the last user message, of at most `allowance` tokens; an empty one if there is none."""
-        last, budget, policy = context.history.last_user, context.own_budget, context.policy
+    async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> Overlay | None:
+        """The block for the last user message, of at most `allowance` tokens; None if nothing is worth it."""
+        budget, policy, history = context.own_budget, context.policy, context.history
+        last = history.last_user
         if last is None or budget is None:
-            return MemoryBlock()
+            return None
         free = budget.headroom(view.tokens) - budget.least_headroom
         left = min(block_room(budget.window, policy.block_tokens), allowance, free)
-        node, raw = context.history.digests[last].hex(), ""
-        if left >= MIN_ROOM:
-            hits = await self._recall.search(Searchable.of(context, view), context.history.chain[last].text)
-            unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
-            wanted = [hit for hit in hits if hit.entry.place not in unwanted]
-            load = message_load(view.size, view.tokens)
-            raw = await offload(load, _block_text, wanted, view, left, policy.block_passages)
-        return MemoryBlock(node, raw, view.covered_count)
+        if left < MIN_ROOM:
+            return None
+        question = asked(history.chain[last].text)
+        if not question:
+            return None
+        earlier = Searchable.of(context, view)._replace(places=range(last))
+        hits = await self._recall.search(earlier, question)
+        unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
+        wanted = [hit for hit in hits if hit.entry.place not in unwanted]
+        load = message_load(view.size, view.tokens)
+        raw = await offload(load, _block_text, question, wanted, view, left, policy.block_passages)
+        anchor = history.digests[last - 1] if last else ROOT
+        pieces = (Literal(raw, PieceKind.MEMORY),)
+        return Overlay(anchor, last, 0, pieces, view.covered_count, history.chain[last].digest) if raw else None
 
 
-def _folded(decision: Decision, context: RequestContext, inserted: tuple[Overlay, ...]) -> Decision:
+def _has_new_question(decision: Decision) -> bool:
+    """Whether a block may go before the last user message: it is new, or the view is, and nothing is there yet."""
+    history, view = decision.context.history, decision.view
+    last, covered = history.last_user, view.covered_count
+    if last is None or not covered <= last:
+        return False
+    is_new = last == len(history.chain) - 1 or decision.action is Action.CONDENSED
+    patches = decision.context.measured.transcript.patches
+    return is_new and not any(patch.at == last and patch.stands_behind(covered) for patch in patches)
+
+
+def _folded(decision: Decision, context: RequestContext) -> Decision:
     """The decision with its view folded again, with the offer of the tool and with what memory inserts."""
     heads = (decision.applied.overlay,) if decision.applied else ()
     transcript = context.transcript_under(decision.applied)
-    return decision.with_view(fold(transcript, (*heads, *inserted), context.framing, context.counter))
+    return decision.with_view(fold(transcript, heads, context.overhead, context.counter))
 
 
-def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:
-    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows; "" if there is none.
+def _block_text(question: str, hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:
+    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows; "" if none is worth it.
 
     May run in a thread.
     """
+    hidden = {NOWHERE, *hidden_by(view)}
     shown = appears_in([message.text for message in view.item_messages])
-    return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript)) or ""
+    wanted = worth_showing(question, hits, lambda hit: hit.entry.place in hidden and not shown(hit.entry))
+    return memory_block(wanted, view.counter, tokens, top_k, notes=notes_for(view.transcript)) or ""

@@ -26,7 +26,7 @@ from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.sessions.recognition import Identity, Recognised
-from proxy.sessions.session import MAIN, OWN_HEADER, Branch, MemoryBlock, PicturesOut, printable_id
+from proxy.sessions.session import MAIN, OWN_HEADER, Branch, PicturesOut, printable_id
 from proxy.sessions.supply import Supply
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey
@@ -68,10 +68,6 @@ class RequestContext(NamedTuple):
     """Whether the client's request offers tools."""
     supply: Supply = Supply()
     """What the request says of the history that it continues."""
-    memory_block: MemoryBlock | None = None
-    """The memory block of the same turn's last view, which this view shows again."""
-    block_tokens: int = 0
-    """Tokens of `memory_block`."""
     prompt: CountedPrompt = NO_PROMPT
     """The prompt as calibration compares it with earlier ones."""
     calibrated: Calibration = UNCALIBRATED
@@ -110,12 +106,7 @@ class RequestContext(NamedTuple):
 
     @property
     def overhead(self) -> int:
-        """Tokens besides the messages: tools, framing, and the standing memory block."""
-        return self.framing + self.block_tokens
-
-    @property
-    def framing(self) -> int:
-        """Tokens of tools and framing, including the memory tool."""
+        """Tokens besides the messages: tools and framing, including the memory tool."""
         return self.measured.overhead + self.offer.tokens
 
     @property
@@ -155,9 +146,9 @@ class RequestContext(NamedTuple):
         return (is_signed or self.counter.dialect.binds_reasoning) and not body.endpoint.keeps_reasoning(body.values)
 
     @property
-    def keeps_blocks(self) -> bool:
-        """Whether memory blocks stay at their places, because the reasoning after them is bound to them."""
-        return self.binds_reasoning or self.counter.dialect.drops_reasoning
+    def block_is_for_turn(self) -> bool:
+        """Whether a memory block leaves with the next user message, which no reasoning is bound to."""
+        return self.policy.block_is_for_turn and not (self.binds_reasoning or self.counter.dialect.drops_reasoning)
 
     def transcript_under(self, condensation: Condensation | None) -> Transcript:
         """The transcript for a view with a condensation, or with none."""
@@ -227,9 +218,12 @@ class RequestContext(NamedTuple):
         return any(self.policy.memory) and bool(self.recognised.condensations) and not self.recognised.failure
 
     def saved_by(self, condensation: Condensation | None) -> int:
-        """The tokens that a condensation saves for memory; 0 where memory may repeat what a person has brought back."""
-        is_back = self.keeps_blocks and self.is_held_back(condensation)
-        return 0 if is_back else saved_by(condensation, self.shown, self.counter)
+        """The tokens that a condensation saves, memory apart; memory may have at most half of them."""
+        return saved_by(condensation, self.shown, self.counter)
+
+    def shows_blocks(self, condensation: Condensation | None) -> bool:
+        """Whether a view with this condensation has memory blocks, which must not repeat what a person brought back."""
+        return self.policy.memory.inject and condensation is not None and not self.is_held_back(condensation)
 
     def offering(self, offer: Offer) -> RequestContext:
         """The context in which the memory tool is offered in this way; without it, no hidden round is shown."""
@@ -237,7 +231,7 @@ class RequestContext(NamedTuple):
             return self
         context = self._replace(offer=offer)
         if offer.is_made:
-            prompt = replace(self.prompt, overhead=context.framing, frame=f"{self.prompt.frame}+")
+            prompt = replace(self.prompt, overhead=context.overhead, frame=f"{self.prompt.frame}+")
             return context._replace(prompt=prompt)
         return context.with_transcripts(lambda transcript: transcript.having(patches=blocks_in(transcript.patches)))
 
@@ -292,8 +286,6 @@ class RequestContext(NamedTuple):
         """The context for sending the request as the client sent it."""
         return self._replace(
             policy=self.policy.off(),
-            memory_block=None,
-            block_tokens=0,
             prompt=NO_PROMPT,
             offer=NO_OFFER,
             pictures_out=None,
@@ -413,10 +405,8 @@ class Decision(NamedTuple):
     """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
     offer: Offer = NO_OFFER
     """The memory tool, if the view pays for its offer."""
-    memory_block: MemoryBlock = MemoryBlock()
-    """The memory block that was chosen for this turn."""
     memory_patch: Overlay | None = None
-    """A memory block that this view has first, and that stays at its place in later views."""
+    """The memory block that this view has first."""
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE

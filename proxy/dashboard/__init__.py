@@ -291,7 +291,7 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         "count": len(messages),
         "page": pages.PAGE,
         "condensations": pages.condensations_of(shown.document, branch),
-        "injected": pages.injected(branch, stored.block, shown.session.patches) if stored else [],
+        "injected": pages.injected(branch, shown.session.patches) if stored else [],
         "verdicts": pages.votes_of(shown.document),
         "card_types": TYPES,
     }

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 from prometheus_client import Metric
 
 from proxy.plots import Line, line_plot
-from proxy.sessions.session import MemoryBlock
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Dialect, Message, Role
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
+from strategies.core.pieces import Keep, Literal, Overlay
 from strategies.core.transcript import Transcript
 
 NEWEST = 15
@@ -234,11 +233,8 @@ def branch_of(
     return Branch(messages, tokens, own, next((made for made in own if made.id == applied), None))
 
 
-def injected(branch: Branch, block: MemoryBlock, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
-    """The pieces that memory has put into views: the number of the message after each, its kind, and its text.
-
-    `block` is that of the branch's newest turn.
-    """
+def injected(branch: Branch, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
+    """The pieces that memory has put into views: the number of the message after each, its kind, and its text."""
     digests = [digest.hex() for digest in Transcript.of(branch.messages).digests]
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
     found = [
@@ -248,8 +244,6 @@ def injected(branch: Branch, block: MemoryBlock, patches: Sequence[Overlay]) -> 
         for piece in patch.pieces
         if isinstance(piece, Literal)
     ]
-    if block.raw and block.node in digests:
-        found.append((digests.index(block.node), Literal(block.raw, PieceKind.MEMORY)))
     return [(numbers[at], piece.kind.value, text_of(piece, branch.messages[0].dialect)) for at, piece in found]
 
 

@@ -23,7 +23,6 @@ from proxy.runtime.lru import Lru
 from proxy.sessions.session import (
     Branch,
     FailedTry,
-    MemoryBlock,
     PicturesOut,
     RefusedRewriting,
     Session,
@@ -88,7 +87,10 @@ def encode_session(session: Session) -> bytes:
             "rewriting": session.rewriting,
             "size": session.size_refused,
             "pictures": session.pictures_out,
-            "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
+            "patches": [
+                [patch.anchor, patch.at, list(_encode_pieces(patch.pieces)), patch.under, patch.asked]
+                for patch in session.patches
+            ],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
             "dialect": session.dialect,
@@ -111,8 +113,8 @@ def decode_document(meta: bytes) -> Session | None:
         size_refused=SizeRefused(*document["size"]) if document["size"] else None,
         pictures_out=PicturesOut(*document["pictures"]) if document["pictures"] else None,
         patches=tuple(
-            Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
-            for anchor, at, pieces in document["patches"]
+            Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)), under, bytes.fromhex(asked))
+            for anchor, at, pieces, under, asked in document["patches"]
         ),
         added_cards=tuple(from_json(document["added"])),
         forgotten_ids=tuple(document["forgotten"]),
@@ -126,7 +128,6 @@ def _branch(row: Sequence[Any]) -> Branch:
         "head": bytes.fromhex(known["head"]),
         "before": bytes.fromhex(known["before"]),
         "seen": tuple((count, at) for count, at in known["seen"]),
-        "block": MemoryBlock(*known["block"]),
         "anchor": anchors.from_row(known["anchor"]) if known["anchor"] else None,
         "last": bytes.fromhex(known["last"]),
         "bound": Bound(*known["bound"]),

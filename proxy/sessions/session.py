@@ -62,17 +62,6 @@ EMPTY = f"0-{ROOT.hex()}"
 """The head of a history without messages."""
 
 
-class MemoryBlock(NamedTuple):
-    """The memory block of a turn, chosen once."""
-
-    node: str = ""
-    """The chain digest after its user message, in hex; "" if none was chosen yet."""
-    raw: str = ""
-    """The message that goes before that user message, as JSON; "" if nothing was found."""
-    covered: int = 0
-    """How many messages the view's head covered when it was chosen."""
-
-
 class TurnStart(NamedTuple):
     """A place where the newest turn of a branch may begin: how many chain messages come before, and their digest."""
 
@@ -96,7 +85,6 @@ class Branch(NamedTuple):
     """The id of the condensation in its last view; "" for none."""
     seen: tuple[tuple[int, float], ...] = ()
     """Pairs of a chain length and the time by which the messages up to it had come, in order."""
-    block: MemoryBlock = MemoryBlock()
     anchor: Anchor | None = None
     """The upstream's token count of the last view that has one."""
     reply: str = ""
@@ -378,9 +366,10 @@ class Session(NamedTuple):
         """
         if patch is None and not self.patches:
             return self
-        kept = [one for one in self.patches if one.at > covered or not has_node(digests, one.at, one.anchor)]
+        kept = [one for one in self.patches if one.outlives(covered) or not has_node(digests, one.at, one.anchor)]
         if patch is not None:
-            kept = [*(other for other in kept if (other.anchor, other.at) != (patch.anchor, patch.at)), patch]
+            place = patch.anchor, patch.at, patch.asked
+            kept = [*(other for other in kept if (other.anchor, other.at, other.asked) != place), patch]
         texts = ((piece.raw for piece in overlay.pieces if isinstance(piece, Literal)) for overlay in reversed(kept))
         sizes = accumulate(sum(map(len, raws)) for raws in texts)
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)

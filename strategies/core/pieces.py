@@ -65,6 +65,21 @@ class Overlay:
     at: int
     covered: int
     pieces: tuple[Piece, ...]
+    under: int = 0
+    """How many messages the head covered when this was placed. Behind one that covers fewer, it may repeat some."""
+    asked: bytes = b""
+    """The digest of the message that it goes before, if it is about just that one."""
+
+    def outlives(self, covered: int) -> bool:
+        """Whether a head that covers so many messages has not taken it in.
+
+        It belongs to the message before it, which the head may cover only if it was placed behind just this head.
+        """
+        return self.at > covered or self.at == covered == self.under > 0
+
+    def stands_behind(self, covered: int) -> bool:
+        """Whether a view shows it behind a head that covers so many messages."""
+        return self.under <= covered and self.outlives(covered)
 
 
 def blocks_in(patches: Iterable[Overlay]) -> tuple[Overlay, ...]:

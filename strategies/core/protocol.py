@@ -212,6 +212,8 @@ class Injection:
     unasked: bool | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+    for_turn: bool = False
+    """Whether a block leaves with the next user message; else it stays until a condensation takes it in."""
 
 
 class Injecting(ABC):

@@ -246,11 +246,11 @@ def is_chinese(transcript: Transcript) -> bool:
         prose = (_CODE.sub("", text)[:_LOOKED_AT] for text in said)
         texts = list(islice(filter(_LETTER.search, prose), _MESSAGES))
         if texts:
-            return 2 * sum(map(_reads_chinese, texts)) >= len(texts)
+            return 2 * sum(map(reads_chinese, texts)) >= len(texts)
     return False
 
 
-def _reads_chinese(text: str) -> bool:
+def reads_chinese(text: str) -> bool:
     """Whether at least a tenth of the letters are Chinese: Chinese writers also quote English names and errors."""
     chinese, letters = len(_CHINESE.findall(text)), len(_LETTER.findall(text))
     return chinese >= max(_MIN_LETTERS, _MIN_SHARE * letters) and len(_KANA.findall(text)) * 4 < chinese
@@ -297,11 +297,13 @@ def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tu
 
     The message after the anchor must not be the result of a call, because a round is never split. If no message
     follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
+    A memory block stands only before the message that it is about.
     """
     chain, digests = transcript.chain, transcript.digests
     at = {
         patch.at: patch
         for patch in patches
         if 0 < patch.at < len(chain) and digests[patch.at - 1] == patch.anchor and not chain[patch.at].is_result
+        if patch.asked in (b"", chain[patch.at].digest)
     }
     return tuple(at[place] for place in sorted(at))

@@ -372,7 +372,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     The head shows pinned messages even if it was made before the pin.
 
     A patch belongs to the message before it. A head that covers that message was made with the patch in place, so the
-    patch is not inserted again.
+    patch is not inserted again, unless it was placed behind that head.
 
     Messages from before the head was first sent lose their signed reasoning (`Transcript.bound_until`). So does a reply
     that came after hidden rounds, because the client has joined it with what was said before them.
@@ -384,7 +384,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
-        if patch.at > covered:
+        if patch.stands_behind(covered):
             inserted[patch.at].extend(patch.pieces)
     for overlay in overlays:
         if overlay.covered == 0 and overlay.at >= covered:

@@ -35,6 +35,8 @@ MIN_SHARE = 0.3
 
 Only hits that the view does not show count for the best score, because the question itself is among the others.
 """
+LEAST_BEST = 0.5
+"""A block is empty if none of its hits has this share of the best score: the better ones had no room."""
 SHORT = 24
 """A text with fewer characters may occur in other texts by chance."""
 
@@ -88,7 +90,7 @@ def memory_block(
     *,
     notes: Notes = ENGLISH,
 ) -> str | None:
-    """The memory block as JSON text of a message, in at most `tokens`; None if it would be empty.
+    """The memory block as JSON text of a message, in at most `tokens`; None if the best hits have no room in it.
 
     `hits` are best first; those for which `shown` is true are left out. Role and name are those of the source document;
     if an upstream refuses them, views are written with others (`strategies.core.view`).
@@ -99,7 +101,7 @@ def memory_block(
     frame = f"{HEADING}\n{notes.block}"
     room = tokens - counter.message(message(f"{frame}\n\n{notes.tools}"))
     chosen = _chosen(relevant, room, top_k, shown, counter)
-    while chosen:
+    while chosen and chosen[0].score >= LEAST_BEST * best:
         content = message(f"{frame}\n\n{_joined(sorted(_passages(chosen), key=_order_in_block), notes)}")
         if counter.message(content) <= tokens:
             return dump(content)

@@ -1,4 +1,4 @@
-"""Injection: what was condensed away and is relevant comes back, once for each user message, and stays for its turn."""
+"""Injection: what was condensed away and is asked about comes back once, and stays until it is condensed again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
@@ -15,13 +17,16 @@ INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")
 FACT = "The greenhouse key hangs behind the blue barrel."
 QUESTION = "Where does the greenhouse key hang?"
+OTHER_FACT = "The code of the tool shed is 4711."
+OTHER_QUESTION = "What is the code of the tool shed?"
+FACTS = {1: FACT, 5: OTHER_FACT}
 
 
 def diary(rounds: int) -> list[Message]:
-    """A long talk in whose first answer a fact was stated."""
+    """A long talk in whose first answers two facts were stated."""
     messages: list[Message] = [{"role": "user", "content": "Keep a diary of my garden."}]
     for day in range(rounds):
-        said = FACT if day == 1 else f"Day {day}: " + " ".join(f"plant{day}n{each}" for each in range(60))
+        said = FACTS.get(day) or f"Day {day}: " + " ".join(f"plant{day}n{each}" for each in range(60))
         messages.append({"role": "assistant", "content": said})
         messages.append({"role": "user", "content": f"Write down day {day + 1}."})
     return messages
@@ -60,18 +65,88 @@ def test_what_was_condensed_away_stands_before_the_message_about_it_for_that_tur
         (block,) = blocks(stage)
         assert FACT in block["content"]
         assert block["content"].startswith("## Relevant Memories")
-        first = stage.last_view
-        assert first[-2:] == [block, messages[-1]]
-        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        messages += [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "a key and the greenhouse"},
-        ]
+        assert stage.last_view[-2:] == [block, messages[-1]]
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+WORKED: list[Message] = [
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "a key and the greenhouse"},
+    {"role": "assistant", "content": "Found."},
+]
+
+
+def asked_once(stage: Stage) -> tuple[list[Message], Any]:
+    """A transcript that ends with a question, and the view that answered it with a block."""
+    messages = ending(condensed(stage), QUESTION)
+    stage.ask(messages, [*controls(session="s"), INJECT])
+    assert len(blocks(stage)) == 1
+    return messages, stage.last_view
+
+
+def test_a_block_stays_at_its_place_until_it_is_condensed() -> None:
+    with gardening() as stage:
+        messages, view = asked_once(stage)
+        more = "Day 13: " + " ".join(f"herb{each}" for each in range(60))
+        talk: list[Message] = [{"role": "user", "content": more}, {"role": "assistant", "content": "Ok."}]
+        for said in (WORKED[:2], WORKED[2:], *([each] for each in talk)):
+            messages += said
+            stage.ask(messages, controls(session="s"))
+            assert stage.last_view[: len(view)] == view
+            view = stage.last_view
+        for _ in range(4):
+            messages += talk
+            stage.ask([*messages, talk[0]], [*controls(session="s"), FORCE])
+        assert not blocks(stage)
+
+
+def test_a_later_block_repeats_nothing_of_an_earlier_one() -> None:
+    with gardening() as stage:
+        messages, _ = asked_once(stage)
+        messages += [*WORKED, {"role": "user", "content": f"{QUESTION} {OTHER_QUESTION}"}]
         stage.ask(messages, controls(session="s"))
-        assert stage.last_view[: len(first)] == first
-        messages += [{"role": "assistant", "content": "Found."}, {"role": "user", "content": "Thanks, bye."}]
-        stage.ask(messages, controls(session="s"))
-        assert block not in stage.last_view
+        first, second = blocks(stage)
+        assert OTHER_FACT in second["content"]
+        lines = [line for line in first["content"].splitlines() if line.startswith("> ")]
+        assert lines
+        assert not any(line in second["content"].splitlines() for line in lines)
+
+
+@pytest.mark.parametrize(
+    "said", ["Write down day 13.", "Thanks, the greenhouse key is fine.", "Good. " * 40 + QUESTION]
+)
+def test_a_message_that_does_not_mainly_ask_has_no_block(said: str) -> None:
+    with gardening() as stage:
+        stage.ask(ending(condensed(stage), said), [*controls(session="s"), INJECT])
+        assert not blocks(stage)
+
+
+def test_a_question_about_what_the_view_shows_has_no_block() -> None:
+    with gardening() as stage:
+        messages = condensed(stage)
+        newest = str(messages[-2]["content"])
+        stage.ask(ending(messages, f"What is {newest.split()[9]} in {newest[:6]}?"), [*controls(session="s"), INJECT])
+        assert not blocks(stage)
+
+
+def test_an_edited_question_has_a_block_of_its_own() -> None:
+    with gardening() as stage:
+        messages, _ = asked_once(stage)
+        for question, found in ((OTHER_QUESTION, OTHER_FACT), (QUESTION, FACT)):
+            stage.ask(ending(messages, question), controls(session="s"))
+            (block,) = blocks(stage)
+            assert found in block["content"]
+
+
+def test_a_block_for_its_turn_leaves_with_the_next_message() -> None:
+    with proxy_with_upstream(
+        strategy="rolling", rolling={"block": "turn"}, answers=lambda _: summary("A diary, day by day, of a garden.")
+    ) as stage:
+        messages, view = asked_once(stage)
+        stage.ask([*messages, *WORKED[:2]], controls(session="s"))
+        assert stage.last_view[: len(view)] == view
+        stage.ask([*messages, *WORKED, {"role": "user", "content": "Thanks."}], controls(session="s"))
+        assert not blocks(stage)
 
 
 def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:

@@ -86,7 +86,7 @@ def test_what_a_rollback_dropped_is_in_no_block() -> None:
         headers = [*controls(session="s"), INJECT, options("tail=drop,on_drift=rollback")]
         stage.ask(said, headers)
         stage.proxy.quiet()
-        said = asking(said, 2)
+        said = [*said, {"role": "assistant", "content": "Done."}, {"role": "user", "content": "Go on with bed 2."}]
         assert stage.ask(said, headers).action == "condensed"
         said = [*said, {"role": "assistant", "content": "Ok."}, {"role": "user", "content": "Which port had quokka?"}]
         stage.ask([*said[:-1], {"role": "user", "content": "seed3x4 and the quokka port?"}], headers)

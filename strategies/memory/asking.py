@@ -1,0 +1,63 @@
+"""Asking: whether a user message is worth a memory block, and what is searched for it.
+
+A block costs tokens in every request until the next condensation. So it is put in only before a message that mainly
+asks, or asks about what was said: others go on with what is in view, and the words that they share with old messages
+are those of the subject. And what has left the view must match about as well as the best of what the view shows, else
+the question is about the latter. docs/quality.md has what both save and cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from strategies.core.client_context import users_words
+from strategies.core.transcript import reads_chinese
+from strategies.memory.ranking import Hit
+
+LONGEST = 8_000
+"""Characters of a message that are read, half of them at its end. The text between them was pasted."""
+SHARE = 0.6
+"""The share of a message that its questions must have, unless one of them refers to what was said."""
+LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.5
+"""The share of the best visible hit's score that the best hidden one must have.
+
+In scripts without spaces a phrase counts once for each of its parts, so that scores are further apart.
+"""
+_CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
+_SENTENCE = re.compile(r"[^\n。！？!?.]*(?:\.(?!\s)[^\n。！？!?.]*)*[。！？!?.]*")
+_QUESTION = re.compile(r"[?？][\"'”’)\]）」』]*\s*$")
+_ASKS = re.compile(
+    r"^\W*(?:(?:and|so|but|ok(?:ay)?|well|also|then|now|again|please|by the way)\b\W*)*"
+    r"(?:(?:what|which|who|whose|whom|when|where|why|how)\b|(?:tell|show|give|remind|recall|repeat)\b)"
+    r"|(?:吗|呢|么)\W*$"
+    r"|什么|哪[里儿些个家位年天种]|多少|怎么|怎样|如何|为何|为什么|是否|是不是|有没有|告诉我|提醒我|回忆|再说一遍",
+    re.IGNORECASE,
+)
+_REFERS = re.compile(
+    r"\b(?:remind|recall|remember|earlier|previous(?:ly)?|last time|back then|at the (?:start|beginning)|before|again"
+    r"|(?:I|we|you|he|she|they)(?:['’]d| had| have|['’]ve)? (?:ever )?(?:said|told|mentioned|gave|agreed|decided|chose"
+    r"|picked|discussed|talked|settled|planned|promised|noted)"
+    r"|did (?:I|we|you) (?:say|tell|mention|give|agree|decide|choose|pick|discuss|talk|settle|plan|promise|note))\b"
+    r"|之前|刚才|刚刚|上次|以前|先前|前面|早些|最初|一开始|当时|那时|提到|说过|提过|讲过|聊过|记得",
+    re.IGNORECASE,
+)
+
+
+def asked(text: str) -> str:
+    """The questions of a user message that mainly asks, or that refers to what was said; "" for any other message."""
+    words = _CODE.sub("", users_words(text)).strip()
+    if len(words) > LONGEST:
+        words = f"{words[: LONGEST // 2]}\n{words[-LONGEST // 2 :]}"
+    sentences = [match.group().strip() for match in _SENTENCE.finditer(words)]
+    asking = [one for one in sentences if _QUESTION.search(one) or _ASKS.search(one)]
+    is_about_it = sum(map(len, asking)) >= SHARE * len(words) or any(map(_REFERS.search, asking))
+    return "\n".join(asking) if is_about_it else ""
+
+
+def worth_showing(question: str, hits: Sequence[Hit], is_hidden: Callable[[Hit], bool]) -> list[Hit]:
+    """The hidden ones of a question's hits (best first); none if it is about what the view shows."""
+    hidden = [hit for hit in hits if is_hidden(hit)]
+    visible = next((hit.score for hit in hits if not is_hidden(hit)), 0.0)
+    least = LEAST_MATCH_OF_CHARACTERS if reads_chinese(question) else LEAST_MATCH
+    return hidden if hidden and hidden[0].score >= least * visible else []
