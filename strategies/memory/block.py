@@ -73,6 +73,8 @@ def notes_for(transcript: Transcript) -> Notes:
 def appears_in(texts: Iterable[str]) -> Shown:
     """A test of whether an entry's text is part of one of these texts, or equal to one if it is very short."""
     complete = set(texts)
+    for block in [text for text in complete if text.startswith(HEADING)]:  # its lines may be short messages
+        complete.update(line.removeprefix(_QUOTE) for line in block.splitlines() if line.startswith(_QUOTE))
     joined = "\x00".join((*complete, *(text.replace(f"\n{_QUOTE}", "\n") for text in complete)))
     return lambda entry: entry.text in complete or (len(entry.text) >= SHORT and entry.text in joined)
 
