@@ -235,7 +235,7 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
             answer = wire.post_json(agent.url, MESSAGES.path, agent.body(), headers)
             assert answer.status == 200, answer.body
             actions.append(answer.action)
-            asked = QUESTION if turn % 3 == 0 else f"What grows in bed {turn}? " + "frost " * 60
+            asked = f"What did we say about bed {turn // 3}?" if turn % 3 == 0 else f"Bed {turn}: " + "frost " * 60
             said = {"role": "assistant", "content": test_messages.said_in(answer)}
             agent.messages += [said, {"role": "user", "content": asked}]
             proxy.quiet()
