@@ -54,17 +54,15 @@ def ask(client: Anthropic, **more: Any) -> Any:
     return client.messages.create(**asked)
 
 
-def test_a_message_crosses_unchanged(client: Anthropic, proxy: Proxy, upstream: StrictMessages) -> None:
-    message = ask(client, system=[{"type": "text", "text": "Be.", "cache_control": {"type": "ephemeral"}}])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_a_message_crosses_unchanged(streamed: bool, client: Anthropic, proxy: Proxy, upstream: StrictMessages) -> None:
+    if streamed:
+        with client.messages.stream(model=MODEL, max_tokens=100, tools=TOOLS, messages=HI) as streaming:
+            message: Any = streaming.get_final_message()
+    else:
+        message = ask(client, system=[{"type": "text", "text": "Be.", "cache_control": {"type": "ephemeral"}}])
     assert [block.type for block in message.content] == [block["type"] for block in BLOCKS]
     assert message.stop_reason == "tool_use"
-    assert_relayed(proxy, upstream, MESSAGES)
-
-
-def test_a_stream_crosses_unchanged(client: Anthropic, proxy: Proxy, upstream: StrictMessages) -> None:
-    with client.messages.stream(model=MODEL, max_tokens=100, tools=TOOLS, messages=HI) as streaming:
-        message = streaming.get_final_message()
-    assert [block.type for block in message.content] == [block["type"] for block in BLOCKS]
     assert_relayed(proxy, upstream, MESSAGES)
 
 

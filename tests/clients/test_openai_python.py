@@ -264,14 +264,6 @@ def test_a_file_is_uploaded_byte_for_byte(client: OpenAI, proxy: Proxy, upstream
     assert_relayed(proxy, upstream, "/v1/files", action=None)
 
 
-def test_speech_is_streamed_byte_for_byte(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(raw(BINARY, "audio/mpeg"))
-    speech = client.audio.speech.with_streaming_response
-    with speech.create(model=MODEL, voice="alloy", input="hello") as response:
-        assert b"".join(response.iter_bytes()) == BINARY
-    assert_relayed(proxy, upstream, "/v1/audio/speech", action=None)
-
-
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_old_completions_are_bypassed(streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     reply: Any = client.completions.create(model=MODEL, prompt="hi", stream=streamed)

@@ -176,24 +176,17 @@ def condensed(stage: Stage, whole: Sequence[Message]) -> list[Message]:
 
 
 @each_behaviour
-def test_under_an_id_with_nothing_condensed_the_view_is_the_history(stage: Stage, behaviour: Behaviour) -> None:
-    begin(stage, behaviour, CHAT_ID, force=False)
-    answered = stage.ask(behaviour.sent, CHAT_ID)
-    assert stage.last_view == list(behaviour.whole or behaviour.sent)
-    assert (answered.branch, answered.reason, answered.action) == (behaviour.branch, behaviour.reason, "passed")
-
-
-@each_behaviour
-def test_under_an_id_the_record_takes_its_messages_place_and_the_next_turn_goes_on(
-    stage: Stage, behaviour: Behaviour
+@pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
+def test_under_an_id_the_view_is_the_history_with_its_record_and_goes_on_so(
+    stage: Stage, behaviour: Behaviour, force: bool
 ) -> None:
-    begin(stage, behaviour, CHAT_ID, force=True)
+    begin(stage, behaviour, CHAT_ID, force=force)
     answered = stage.ask(behaviour.sent, CHAT_ID)
-    whole, view = list(behaviour.whole or behaviour.sent), stage.last_view
-    assert view == (condensed(stage, whole) if behaviour.stands else whole)
-    assert answered.branch == behaviour.branch + "+" * behaviour.stands
-    assert answered.action == ("replayed" if behaviour.stands else "passed")
-    said_already = behaviour.stands and behaviour.reason == "below-marks"
+    whole, view, stands = list(behaviour.whole or behaviour.sent), stage.last_view, force and behaviour.stands
+    assert view == (condensed(stage, whole) if stands else whole)
+    assert answered.branch == behaviour.branch + "+" * stands
+    assert answered.action == ("replayed" if stands else "passed")
+    said_already = stands and behaviour.reason == "below-marks"
     assert answered.reason == (None if said_already else behaviour.reason)
     more = [answer("more"), ask("more")]
     later = stage.ask([*behaviour.sent, *more], CHAT_ID)

@@ -67,25 +67,20 @@ def attack(stage: Stage, claim: str = CLAIM) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("window", [32_768, None], ids=["set", "asked"])
-def test_a_made_up_window_changes_no_other_tenant(form: Callable[[str], str], window: int | None) -> None:
-    own = controls(window=None if window else 32_768)
-    with echoing(form, window=window) as stage:
+def test_a_made_up_window_changes_no_other_tenant_here_or_in_the_next_process(
+    form: Callable[[str], str], window: int | None, tmp_path: Path
+) -> None:
+    own, kept = controls(window=None if window else 32_768), {"url": f"sqlite:///{tmp_path / 'c.db'}"}
+    with echoing(form, window=window, store=kept) as stage:
         attack(stage)
         for messages in (LONG, chat(4), chat(12)):
             answer = stage.ask(messages, own)
             assert (answer.action, answer.window) == ("passed", "32768")
             assert stage.last_view == messages
-
-
-def test_a_made_up_window_does_not_outlive_the_process_for_another_tenant(tmp_path: Path) -> None:
-    kept: dict[str, Any] = {"store": {"url": f"sqlite:///{tmp_path / 'c.db'}"}, "window": None, "strategy": "recent"}
-    with echoing(**kept) as stage:
-        attack(stage)
         stage.proxy.served()
-        with running_proxy(stage.upstream.url, **kept) as another:
+        with running_proxy(stage.upstream.url, window=window, strategy="recent", store=kept) as another:
             stage.proxy = another
-            answer = stage.ask(LONG, controls(window=32_768))
-    assert answer.window == "32768"
+            assert stage.ask(LONG, own).window == "32768"
 
 
 @pytest.mark.parametrize("window", [32_768, None], ids=["set", "asked"])

@@ -154,11 +154,14 @@ def test_a_number_of_pictures_that_an_error_states_is_kept() -> None:
         assert [body.count(b"data:image") for body in sent(stage)] == [9, 3]
 
 
-def test_where_that_is_not_enough_the_upstream_s_own_error_is_returned() -> None:
+@pytest.mark.parametrize(("protocol", "pictures", "times"), [("messages", 6, 2), ("chat", 0, 1)])
+def test_where_no_picture_that_goes_helps_the_upstreams_own_error_is_returned(
+    protocol: str, pictures: int, times: int
+) -> None:
     with refusing(TOO_LARGE, lambda _: True) as stage:
-        answer = ask(stage, "messages", 6)
+        answer = ask(stage, protocol, pictures)
         assert (answer.status, answer.body) == (413, TOO_LARGE.steps[0])
-        assert len(sent(stage)) == 2
+        assert len(sent(stage)) == times
 
 
 def test_a_request_without_its_pictures_is_condensed_if_too_long() -> None:
@@ -173,9 +176,3 @@ def test_a_request_without_its_pictures_is_condensed_if_too_long() -> None:
         stage.upstream.answer(refusal)
         answer = stage.ask([*chat(60), *chat_body(30)["messages"]], controls(session="s"))
         assert (answer.status, len(sent(stage))) == (200, 3)
-
-
-def test_a_request_without_pictures_is_sent_once() -> None:
-    with refusing(TOO_LARGE, lambda _: True) as stage:
-        assert ask(stage, "chat", 0).status == 413
-        assert len(sent(stage)) == 1

@@ -150,20 +150,14 @@ def test_a_profile_of_one_model_holds_for_it_alone() -> None:
         assert len(stage.forwarded) > 2
 
 
-def test_a_refused_list_of_the_client_is_left_alone() -> None:
+@pytest.mark.parametrize(("rounds", "headers"), [(None, controls(session="s")), (40, controls(strategy="off"))])
+def test_a_refused_list_of_the_client_is_left_alone(rounds: int | None, headers: list[tuple[str, str]]) -> None:
     with strict(*DEMANDS) as stage:
-        body = body_of([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
-        answer = stage.post(body, controls(session="s"))
-
+        more = [{"role": "user", "content": "two"}] if rounds is None else chat(rounds)
+        body = body_of([{"role": "user", "content": "one"}, *more])
+        answer = stage.post(body, headers)
         assert (answer.status, answer.json()["error"]["message"][:18]) == (400, "Conversation roles")
         assert [each.body for each in stage.forwarded] == [body]
-
-
-def test_with_strategy_off_a_refusal_is_passed_on() -> None:
-    with strict(alternation) as stage:
-        messages = [{"role": "user", "content": "one"}, *chat(40)]
-        assert stage.post(body_of(messages), controls(strategy="off")).status == 400
-        assert len(stage.forwarded) == 1
 
 
 def test_a_learned_form_holds_for_summaries_too() -> None:

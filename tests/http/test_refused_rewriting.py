@@ -128,19 +128,22 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
         assert refusals(stage) == [True, False, True, False, False]
 
 
-def test_an_original_that_does_not_fit_is_not_sent() -> None:
-    with refusing() as stage:
-        for _ in range(2):
-            answer = stage.post(body_of(chat(IS_TOO_LONG)), controls(session="s"))
-            assert (answer.status, answer.body) == (400, OPAQUE)
-        assert refusals(stage) == [True, True]
-
-
-def test_the_reply_that_is_asked_for_must_fit_beside_the_original() -> None:
-    with refusing() as stage:
-        body = body_of(chat(FITS), max_tokens=WINDOW // 2)
-        assert stage.post(body, controls(session="s")).status == 400
-        assert refusals(stage) == [True]
+@pytest.mark.parametrize(
+    ("refuses", "status", "body"),
+    [
+        (is_rewritten, 400, body_of(chat(IS_TOO_LONG))),
+        (is_rewritten, 400, body_of(chat(FITS), max_tokens=WINDOW // 2)),
+        (is_rewritten, 503, body_of(chat(FITS))),
+        (lambda _: True, 400, body_of(chat(2))),
+    ],
+    ids=["it does not fit", "its reply does not fit", "no refusal", "not rewritten"],
+)
+def test_an_original_is_sent_only_where_that_may_help(refuses: Refuses, status: int, body: bytes) -> None:
+    with refusing(refuses, status=status) as stage:
+        for sent in (1, 2):
+            answer = stage.post(body, controls(session="s"))
+            assert (answer.status, answer.body) == (status, OPAQUE)
+            assert refusals(stage) == [refuses is is_rewritten] * sent
 
 
 def test_a_request_that_is_refused_as_it_came_says_nothing_about_rewriting() -> None:
@@ -151,18 +154,6 @@ def test_a_request_that_is_refused_as_it_came_says_nothing_about_rewriting() -> 
 
         stage.upstream.answer(answering(lambda _: False))
         assert stage.ask(chat(FITS), controls(session="s")).action in ("condensed", "replayed")
-
-
-def test_a_request_that_was_not_rewritten_is_sent_once() -> None:
-    with refusing(lambda _: True) as stage:
-        assert stage.post(body_of(chat(2)), controls(session="s")).status == 400
-        assert len(stage.forwarded) == 1
-
-
-def test_an_error_that_is_no_refusal_of_the_request_is_not_retried() -> None:
-    with refusing(status=503) as stage:
-        assert stage.post(body_of(chat(FITS)), controls(session="s")).status == 503
-        assert refusals(stage) == [True]
 
 
 def test_the_appended_history_is_sent_whole() -> None:

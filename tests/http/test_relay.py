@@ -127,27 +127,23 @@ def test_upstream_errors_pass_unchanged(status: int, proxy: Proxy, upstream: Scr
     assert len(upstream.journal.to(CHAT)) == 1
 
 
-def test_an_upstream_that_refuses_connections_is_502_in_openai_form() -> None:
+def test_an_upstream_that_refuses_connections_is_502_in_openai_form(caplog: pytest.LogCaptureFixture) -> None:
     with listen() as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with running_proxy(nowhere) as proxy:
-        for method, target in [("POST", CHAT), ("GET", "/v1/models")]:
-            answer = wire.request(proxy.url, method, target, HI, wire.JSON)
-            assert (answer.status, answer.header("content-type")) == (502, "application/json")
-            assert_openai_error(answer.body)
-
-
-def test_our_errors_tell_the_decision_too(caplog: pytest.LogCaptureFixture) -> None:
-    with listen() as closed:
-        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    with running_proxy(nowhere) as proxy:
-        answer = wire.request(proxy.url, "POST", CHAT, HI, [*wire.JSON, ("X-Condenser-Session", "s")])
-        assert (answer.session, answer.action) == ("s", "passed")
-        answer = wire.request(proxy.url, "POST", "/v1/embeddings", b"{}", wire.JSON)
-        assert (answer.status, answer.action) == (502, "bypassed")
+        answers = [
+            wire.request(proxy.url, method, target, HI, [*wire.JSON, ("X-Condenser-Session", "s")])
+            for method, target in [("POST", CHAT), ("POST", "/v1/embeddings"), ("GET", "/v1/models")]
+        ]
+    for answer in answers:
+        assert (answer.status, answer.header("content-type")) == (502, "application/json")
+        assert_openai_error(answer.body)
+    # They tell what was decided, and the log why.
+    assert [each.action for each in answers] == ["passed", "bypassed", None]
+    assert answers[0].session == "s"
     said = [each.getMessage() for each in caplog.records if each.name == "proxy.upstream"]
     refused = f"the upstream {nowhere}/v1 gave no answer: The upstream cannot be reached: connection refused."
-    assert said == [refused] * 2
+    assert said == [refused] * 3
 
 
 def test_an_upstream_that_hangs_up_is_a_502(proxy: Proxy, upstream: ScriptedUpstream) -> None:
@@ -157,24 +153,18 @@ def test_an_upstream_that_hangs_up_is_a_502(proxy: Proxy, upstream: ScriptedUpst
     assert_openai_error(answer.body)
 
 
-def test_a_stream_whose_upstream_dies_ends_with_one_error(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    chunks = text_chunks("one two")[:2]
-    upstream.reply(stream(*chunks, cut=True))
+@pytest.mark.parametrize("torn", [b"", b'data: {"choices": [{"ind'], ids=["between events", "within one"])
+def test_a_stream_whose_upstream_dies_ends_with_one_error(
+    torn: bytes, proxy: Proxy, upstream: ScriptedUpstream
+) -> None:
+    relayed = b"".join(map(sse, text_chunks("one two")[:2]))
+    upstream.reply(stream(relayed, *([torn] if torn else []), cut=True))
     answer = wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON)
-    relayed = b"".join(map(sse, chunks))
     assert answer.body.startswith(relayed)
-    [last] = wire.events(answer.body[len(relayed) :])
-    assert_openai_error(last.encode())
-    assert b"[DONE]" not in answer.body
-
-
-def test_a_half_event_does_not_swallow_the_error(proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(stream(sse(text_chunks("one")[0]), b'data: {"choices": [{"ind', cut=True))
-    answer = wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON)
     *_, last, rest = answer.body.split(b"\n\n")
-    assert rest == b""
-    assert last.startswith(b"data: "), "the error must be an event of its own"
+    assert (last[:6], rest) == (b"data: ", b""), "the error must be an event of its own"
     assert_openai_error(last.removeprefix(b"data: "))
+    assert b"[DONE]" not in answer.body
 
 
 def test_an_upstream_that_dies_in_a_whole_reply_breaks_the_reply_off(proxy: Proxy, upstream: ScriptedUpstream) -> None:
