@@ -61,9 +61,6 @@ def test_nobody_sees_a_page_without_the_token() -> None:
             assert [page(stage, path, cookie).status for path in paths] == [401] * 3
         assert b"garden" not in page(stage, paths[2]).body
         assert posted(stage, "login", {"token": "guess"}).status == 401
-
-
-def test_without_a_token_in_the_settings_there_is_no_dashboard() -> None:
     with proxy_with_upstream(admin={"token": None}) as stage:
         assert page(stage, "").status == 404
 

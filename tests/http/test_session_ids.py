@@ -53,21 +53,16 @@ def branch(stage: Stage, messages: list[Message], *, tools: bool = True) -> str 
     return stage.ask(messages, controls(session="s", strategy="mask"), **members).branch
 
 
-def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: Stage) -> None:
+def test_a_title_that_is_asked_for_first_leaves_main_to_the_first_conversation_with_tools(stage: Stage) -> None:
     for _ in range(2):
         branch(stage, TITLE, tools=False)
-    assert [branch(stage, agent(rounds)) for rounds in (0, 1, 2)] == ["main"] * 3
+    assert [branch(stage, agent(rounds)) for rounds in (0, 1)] == ["main"] * 2
     assert branch(stage, TITLE, tools=False) == "b2"
+    assert branch(stage, [{"role": "user", "content": "Look for paint."}]) == "b3"
+    assert branch(stage, agent(2)) == "main"
 
 
 def test_a_conversation_without_tools_that_has_gone_on_keeps_main(stage: Stage) -> None:
     assert [branch(stage, chat(rounds), tools=False) for rounds in (0, 1)] == ["main"] * 2
     assert branch(stage, agent(0)) == "b2"
     assert branch(stage, chat(2), tools=False) == "main"
-
-
-def test_only_the_first_conversation_with_tools_is_given_main(stage: Stage) -> None:
-    branch(stage, TITLE, tools=False)
-    assert branch(stage, agent(0)) == "main"
-    assert branch(stage, [{"role": "user", "content": "Look for paint."}]) == "b3"
-    assert branch(stage, agent(1)) == "main"

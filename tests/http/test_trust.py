@@ -187,6 +187,8 @@ def test_an_accepted_credential_sees_what_is_stored_and_is_proven_again_after_so
             assert stage.post(body_of(MORE), preview).status == 200
         assert [each.header("authorization") for each in pings(stage)] == ["Bearer sk-first"]
         assert not any(b"4711" in each.body for each in pings(stage))
+        (ping,) = pings(stage)
+        assert [name.lower() for name, _ in ping.headers].count("content-type") == 1
 
 
 MODELS_FOR = {"everybody": {"Bearer sk-first", None}, "any key": {"Bearer sk-first"}, "nobody": set[str | None]()}
@@ -346,17 +348,6 @@ def test_a_credential_that_a_count_was_refused_for_sees_nothing_from_then_on() -
         assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}
         shown = wire.post_json(proxy.url, "/v1/messages", body, [*headers, *controls(dry_run="true")])
         assert (shown.status, b"4711" in shown.body) == (401, False)
-
-
-def test_a_question_for_a_proof_has_one_content_type() -> None:
-    clock = Clock(1_800_000_000.0)
-    with guarded(Doorman("sk-first"), clock=clock) as stage:
-        stage.ask(MORE, APPENDED)
-        clock.now += FRESH + 1
-        stage.upstream.journal.clear()
-        assert stage.post(body_of(MORE), APPENDED).status == 200
-        for exchange in stage.upstream.journal.to(CHAT):
-            assert [name.lower() for name, _ in exchange.headers].count("content-type") == 1
 
 
 def test_a_count_for_an_unproven_credential_condenses_nothing() -> None:
