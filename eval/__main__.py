@@ -15,7 +15,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms
+from eval import arms, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
 from proxy.endpoints.chat import ChatCounter
@@ -49,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--summarizer-url", metavar="URL", help="a server whose model writes the summaries")
     parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="that model; by default %(default)s")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
+    parser.add_argument("--rules", action="store_true", help="measure only which of the rules people state are heard")
     arguments = parser.parse_args(argv)
+    if arguments.rules:
+        print(rules.table((SHORT, LONG)))
+        return 0
     counter = Remembering(Tokenizers().for_model("gpt-4o", ChatCounter))
     try:
         dialogues = load(arguments.data, counter)

@@ -26,8 +26,8 @@ from proxy.replaying.report import HEAD, markdown, row
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies import DEFAULT
+from strategies.core.cues import is_weak
 from strategies.core.economics import Prices
-from strategies.core.rules import is_weak
 
 WINDOW = 22_030
 """Its trigger is at 16,362 tokens."""

@@ -7,7 +7,7 @@ is still open; errors; which tools worked on which files; the assistant's last w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
-from strategies.core.ledger import append_ledger
+from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.outcomes import Outcome, key_of, outcomes
 from strategies.core.paths import target
@@ -87,7 +87,7 @@ class Extract(Strategy):
             raise NothingToDo("nothing-to-extract")
         kept = next_ledger(view, view.items[start:end], end, _with_room_for_record(budget, most))
         record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
-        text = append_ledger(record(view, end, record_room), kept)
+        text = append_ledger(record(view, end, record_room, kept), kept)
         if not text:
             raise NothingToDo("nothing-to-extract")
         piece = replacement(text, replaced_count(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
@@ -106,8 +106,8 @@ def _with_room_for_record(budget: Budget, most: int) -> Budget:
     return replace(budget, ledger=replace(whole, names=names, facts=facts, together=together))
 
 
-def record(view: View, end: int, cap: int) -> str:
-    """The record of the items before `end`, in at most `cap` tokens.
+def record(view: View, end: int, cap: int, kept: Ledger) -> str:
+    """The record of the items before `end`, in at most `cap` tokens, without the sentences of the user in the ledger.
 
     What was recorded earlier and what is condensed now have one section for each kind of line, in which no line stands
     twice. The newest lines of each section have a share of the room; what a section leaves goes to the others, in
@@ -118,10 +118,12 @@ def record(view: View, end: int, cap: int) -> str:
     skip = {view.transcript.task, *view.transcript.stays}
     messages = [message for index, message in originals(view, view.items[start:end]) if index not in skip]
     written, earlier = _parted(previous_text(view))
+    listed = {*kept.rules, *kept.replaced}
+    earlier[_SAID] = [line for line in earlier[_SAID] if line.removeprefix("- ") not in listed]
     carried = cut_text(written, int(cap * _EARLIER_SHARE), counter) if written else ""
     sections = [
         _merged(old, new, by=str if number == _SAID else key_of)
-        for number, (old, new) in enumerate(zip(earlier, _sections(messages), strict=True))
+        for number, (old, new) in enumerate(zip(earlier, _sections(messages, listed), strict=True))
     ]
     sections[_LAST_WORDS] = sections[_LAST_WORDS][-1:]
     titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
@@ -156,10 +158,10 @@ def _merged(earlier: Sequence[str], new: Iterable[str], by: Callable[[str], str]
     return list(lines.values())
 
 
-def _sections(messages: Sequence[Message]) -> Sequence[Iterable[str]]:
+def _sections(messages: Sequence[Message], listed: Container[str]) -> Sequence[Iterable[str]]:
     """The lines of each section, in the order of the titles."""
     told = outcomes(messages)
-    said = [f"- {_cut_line(line, _LONGEST_SAID)}" for line in user_lines(messages)]
+    said = [f"- {_cut_line(line, _LONGEST_SAID)}" for line in user_lines(messages, listed)]
     spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
     last_words = [" ".join(_cut_line(text, 2 * _LINE).split()) for text in islice(filter(None, spoken), 1)]
     by_kind = ([f"- {line}" for line in told[kind]] for kind in Outcome)

@@ -26,16 +26,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from strategies.core.cues import is_weak
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import Message, Role, TokenCounter, ToolCall
 from strategies.core.paths import target
-from strategies.core.rules import find_rules, is_weak
+from strategies.core.rules import find_rules, without
 from strategies.core.view import View
 
 LOWEST, HIGHEST = 0.15, 0.9
@@ -289,11 +290,15 @@ def rule_record(
     names: Names,
     scorer: MessageImportanceScorer,
     counter: TokenCounter,
+    listed: Collection[str] = (),
 ) -> str:
-    """The record of messages in at most `cap` tokens. The earlier record comes first, in at most half of them."""
+    """The record of messages in at most `cap` tokens, without the sentences that are `listed` in the ledger.
+
+    The earlier record comes first, in at most half of the tokens.
+    """
     carried = cut_text(earlier, int(cap * _EARLIER_SHARE), counter) if earlier else ""
     remaining = cap - counter.text(carried) - 2
-    sections = _sections(messages, names, scorer)
+    sections = _sections(messages, listed, names, scorer)
     fitted: dict[str, str] = {}
     # The most important sections get their room first; in the record they have the usual order.
     for title in (names.context, names.findings, names.open, names.progress, names.state):
@@ -304,7 +309,9 @@ def rule_record(
     return "\n\n".join(part for part in (carried, *(fitted[title] for title in order)) if part)
 
 
-def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
+def _sections(
+    messages: Sequence[Message], listed: Collection[str], names: Names, scorer: MessageImportanceScorer
+) -> dict[str, list[str]]:
     errors, successes = [], []
     for message in (message for message in messages if message.role is not Role.USER):
         lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
@@ -313,21 +320,24 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
         elif success := _first(lines, scorer.speaks_of_success):
             successes.append(f"- {names.success}: {success}")
     return {
-        names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages)],
+        names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages, listed)],
         names.progress: successes[::-1],
         names.state: list(_state(messages, names, scorer)),
         # The newest first: rules cannot tell which of them are done.
         names.open: [
-            f"- {unit[:_SAID]}" for message in reversed(messages) for unit in find_rules(message.words) if is_weak(unit)
+            f"- {unit[:_SAID]}"
+            for message in reversed(messages)
+            for unit in find_rules(message.words)
+            if is_weak(unit) and unit not in listed
         ],
         names.findings: errors[::-1],
     }
 
 
-def user_lines(messages: Iterable[Message]) -> Iterator[str]:
-    """Yields what the user said line by line, without blank lines."""
-    for message in messages:
-        yield from (line.strip() for line in message.words.splitlines() if line.strip())
+def user_lines(messages: Iterable[Message], listed: Container[str] = ()) -> list[str]:
+    """What the user said line by line, each line once, where it was said last; without what is `listed` elsewhere."""
+    said = (without(line, listed) for message in messages for line in message.words.splitlines())
+    return list(dict.fromkeys(reversed([line for line in said if line])))[::-1]
 
 
 def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:

@@ -170,7 +170,8 @@ class Semantic(Strategy, Triggering):
         view = span.view
         names = CHINESE if is_chinese(view.transcript) else ENGLISH
         messages = [message for index, message in originals(view, span.items) if index != view.transcript.task]
-        text = rule_record(messages, previous_text(view), record_room, names, self._scorer, view.counter)
+        listed, earlier = {*ledger.rules, *ledger.replaced}, previous_text(view)
+        text = rule_record(messages, earlier, record_room, names, self._scorer, view.counter, listed)
         return Record(append_ledger(text, ledger), refused.tokens, refused.calls)
 
 

@@ -35,7 +35,7 @@ from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
-from strategies.core.rules import find_rules, merge_rules
+from strategies.core.rules import Rules, find_rules
 
 TENANT = "replay"
 
@@ -210,10 +210,10 @@ def said_in(conversation: Conversation, messages: Sequence[Message]) -> dict[str
     """The names and numbers, and the rules, that the user gives in messages."""
     dialect = conversation.endpoint.dialect
     texts = [users_words(dialect.text(each)) for each in messages if dialect.read(each).role is Role.USER]
-    return {
-        "names": {name for text in texts for name in find_facts(text)},
-        "rules": merge_rules((), (rule for text in texts for rule in find_rules(text))),
-    }
+    rules = Rules()
+    for text in texts:
+        rules.hear(text, find_rules(text))
+    return {"names": {name for text in texts for name in find_facts(text)}, "rules": list(rules)}
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:

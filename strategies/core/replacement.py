@@ -6,21 +6,20 @@ in the language of the conversation when the record is made. The label before it
 `previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant message.
 
 `next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
-from all user messages since then, whether or not these stay in the view. Its facts come from the messages that are
-condensed now. The last user message is not history yet, unless it is also the first one, which is in every view but may
-be cut in the middle.
+from all user messages since then, except those that stand whole in every view: the task where it is not cut, and
+pinned messages. Its facts come from the messages that are condensed now.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from strategies.core.budget import Budget
 from strategies.core.history import originals
 from strategies.core.ledger import Ledger, LedgerCaps, ledger, split_ledger
-from strategies.core.messages import Dialect, Message, TokenCounter, dump
+from strategies.core.messages import Dialect, TokenCounter, dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
@@ -28,13 +27,10 @@ from strategies.core.view import Item, View
 OPENING = "[Condensed history]"
 SUMMARY_NAME, SUMMARY_OPENING = "context_summary", "## Context Summary"
 _FRAME = (
-    f"{OPENING} The {{count}} earlier messages of this conversation were condensed into the record below to fit"
-    " the context window. It is a record of what was said and done, not a new request: go on with the task."
+    f"{OPENING} The {{count}} earlier messages of this conversation, condensed: a record, not a new request. Go on with"
+    " the task."
 )
-_CHINESE_FRAME = (
-    f"{OPENING} 为适应上下文窗口，本次对话中较早的 {{count}} 条消息已压缩为下面的记录。"
-    "它只记录已说过和已做过的事，不是新的请求：请继续当前任务。"
-)
+_CHINESE_FRAME = f"{OPENING} 本次对话中较早的 {{count}} 条消息，已压缩：仅为记录，不是新的请求。请继续当前任务。"
 _SUMMARY_FRAME = (
     f"{SUMMARY_OPENING}\nIt stands for {{count}} earlier messages of this conversation: a record, no new request."
 )
@@ -93,13 +89,27 @@ RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
 
 def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
     """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
-    earlier = previous_record(view)[1]
-    task, chain = view.transcript.task, view.transcript.chain
-    is_whole = task is None or chain[task].tokens <= budget.task_cap
-    stays = {*view.transcript.stays, *((task,) if is_whole else ())}
-    messages = [message for index, message in originals(view, gone) if index not in stays]
-    said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
-    return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
+    earlier, transcript, chain = previous_record(view)[1], view.transcript, view.transcript.chain
+    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
+    task = transcript.task
+    is_whole = task is None or transcript.keeps_task_whole or chain[task].tokens <= budget.task_cap
+    stays = {*transcript.stays, *(() if task is None or not is_whole else (task,))}
+    leaving = [(index, message) for index, message in originals(view, gone) if index not in stays]
+    # What stood whole until now was not read: a message that is pinned no more, a task in a smaller window.
+    unread = {index for index, _ in leaving if index < start} | (set() if is_whole or task is None else {task})
+    since = range(start, view.messages_before(end))
+    # The last user message is not history yet, unless it is the task.
+    still_open = {index for index in transcript.question if index != task}
+    made = ledger(
+        earlier,
+        (chain[index] for index in since if index not in stays | still_open),
+        [message for _, message in leaving],
+        _caps(budget, view.counter),
+        view.counter,
+        before=(chain[index] for index in sorted(unread) if index < start),
+        standing=(chain[index] for index in sorted(stays)),
+    )
+    return replace(made, chinese=is_chinese(transcript))
 
 
 def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
@@ -116,13 +126,3 @@ def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
         names=min(budget.ledger.names, int(most * NAMES_SHARE)),
         together=min(budget.ledger.together, int(most * LEDGER_SHARE)),
     )
-
-
-def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
-    """The messages before item `end` that the earlier ledger does not cover."""
-    transcript = view.transcript
-    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
-    for index in range(start, view.messages_before(end)):
-        is_open = index in transcript.question and index != transcript.task
-        if not is_open:
-            yield transcript.chain[index]

@@ -1,17 +1,18 @@
 """Rules: finds the user's standing rules and open tasks by cue words, without a model.
 
 The unit is a whole line or sentence of the user, word for word: text is split at line ends and at sentence ends, never
-at `;` or `,`. Recall matters more than precision, because a rule that is lost will be broken, while one sentence too
-many costs only some tokens. To keep the number down, phrases that only sound like rules ("I don't know", "it never
-works") are ignored, questions count only if they ask for something, and code and quotations do not count at all. Text
-that looks like one of our own ledgers or records does not count either: the user has pasted it, or somebody poses as
-the user.
+at `;` or `,`. Module `cues` knows by which words a unit is a rule. Questions count only if they ask for something that
+lasts; code, quotations and logs do not count at all. Text that looks like one of our own ledgers or records does not
+count either: the user has pasted it, or somebody poses as the user.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+
+from strategies.core.cues import is_cued, is_pasted, is_weak
+from strategies.core.values import Statement, corrected, correction, statement
 
 LONGEST = 600
 """Characters of the longest sentence that may be a rule; anything longer was pasted."""
@@ -77,83 +78,35 @@ def _without_own_form(text: str) -> str:
     return "\n".join(lines)
 
 
-# -- cues ----------------------------------------------------------------------------------------------------------
+# -- in a message --------------------------------------------------------------------------------------------------
 
-_I = re.IGNORECASE
-# Phrases that only sound like a rule. They are removed before the search for cues.
-_REPORT = re.compile(
-    r"\b(?:I|we|they|he|she|it|who|which|that|those|these|still|also|tests?|users?)\s+(?:really\s+|still\s+|just\s+)?"
-    r"(?:do not|don['’]?t)\s+(?:know|think|see|understand|remember|recall|believe|have|find|get|care|mind|work|match"
-    r"|exist|seem|look|appear|even|really|pass|run|show)\b"
-    r"|\b(?:it|this|that|there|which|has|have|had|i['’]ve|we['’]ve|it['’]s|that['’]s)\s+(?:always|never)\b"
-    r"|\bI\s+(?:always|never)\s+(?!want|need|like|prefer|expect|use)"
-    r"|\bnever\s?mind\b"
-    r"|\b(?:it|this|that|there)\s+must\s+(?:be|have)\s+(?:a|an|the|some|been|because|due|something)\b"
-    r"|\bnot only\b|\bthe only\b|\bonly\s+(?:a few|some|because|happens?|fails?|works?|then)\b"
-    r"|\b(?:it|this|that|there|I|we|they|which|but|just|is|are|was|were|has|have|had|it['’]s|that['’]s)\s+only\b"
-    r"|\b(?:I|you|don['’]?t|can['’]?t|cannot|we)\s+remember\b|\bremember\s+(?:when|how we)\b"
-    r"|不要紧|要不要|总是会?[报出失]",
-    _I,
-)
-# One word boundary before all words, and Chinese in a pattern of its own, so that most positions fail at once.
-_STRONG_EN = re.compile(
-    r"\b(?:must(?:n['’]t)?\b|never\b|always\b|do not\b|don['’]?t\b|only\b|shall\b|ensure\b|remember\b|henceforth\b"
-    r"|under no circumstances\b|at all times\b|no matter what\b|at no (?:point|time)\b"
-    r"|without (?:exception|asking|my)\b"
-    r"|make (?:very |absolutely |quite )?sure\b|be (?:sure|certain|careful)\b|(?:keep|bear) in mind\b|going forward\b"
-    r"|from (?:now|here|this point|today|this moment) on|in (?:the )?future\b|as a rule\b|stop \w+ing\b|no longer\b"
-    r"|any ?more\b|instead\b|(?:rules?|constraints?|requirements?|important|note)\s*(?:\d+\s*)?[:!：]\s*\S"
-    r"|avoid\b|refrain\b|forbidden\b|prohibited\b|mandatory\b|compulsory\b|off[- ]limits\b|non-negotiable\b"
-    r"|not\s+(?:be\s+)?(?:allowed|permitted|acceptable|touched|changed|modified)\b|(?:is|are|be) required\b"
-    r"|required to\b|shouldn['’]?t\b|(?:isn|aren)['’]t (?:allowed|permitted|acceptable)\b"
-    r"|(?:should|may|shall|ought) (?:not|never|always)\b|you (?:should|may|can['’]?t|cannot|can not)\b|cannot be\b"
-    r"|unless\b|except\b|until I\b|(?:ask|warn|consult|inform|check with|confirm with|wait for) me\b"
-    r"|tell me (?:before|first|when|if)\b|(?:call|address|refer to) me\b|remind me\b"
-    r"|(?:forget|disregard|ignore|scrap|drop|cancel|revoke|withdraw|lift) (?:about )?(?:what|every|all|my|the|that)\b)"
-    r"|^\w+ nothing\b|^no (?!problem|idea|worr|thank|way|luck|change|result|error|one\b)",
-    _I,
-)
-_STRONG_ZH = re.compile(
-    r"必须|必需|务必|不要|(?<![特分区类性级识个告判鉴差])别(?![的人处名国墅致扭])|请勿|切勿|勿(?=[在用将把改删动做])|禁止|严禁"
-    r"|不得(?!不)|不许|不准(?!确)|不允许|不可以|不可(?=[以用改删在])|绝不|决不|绝对不|千万|切记|谨记|记住|牢记|记得(?!我|你|上次|吗)"
-    r"|始终|永远|总是|一直(?:要|用|以|保持)|每次都?(?:要|先|必)|一律|统一(?:用|使|采)|只能|只用|只许|只可|只准|避免|提醒我"
-    r"|仅(?:限|用|可|使|允)|只(?:回|输|使|修|改|写|给|看)|确保|保证(?!金)|从现在|从今|今后|以后(?:都|请|要|不|别|用|每|只|，)|往后"
-    r"|不再|不用再|改用|改成|改为|换成|代替|而不是|除非|应当|不能(?=[用改删动有出使修超少在再把对让直随提泄])|作废"
-    r"|(?:规则|约束|要求|注意|重要)(?:事项)?[:：]\s*\S|忘掉|(?:忘记|忽略|取消|撤销)(?:我|之前|刚才|关于)"
-)
-_POLITE = r"^(?:(?:please|pls|ok|okay|also|and|then),?\s+)*"
-_WEAK_EN = re.compile(
-    rf"{_POLITE}(?:use|stick to|follow|keep|prefer)\b"
-    rf"|{_POLITE}(?:reply|respond|answer|speak|write|comment|format)\b.*\b(?:in|as)\b"
-    r"|\b(?:should\b|prefer\b|whenever\b|every time\b|each time\b|at most\b|at least\b|no more than\b|no less than\b"
-    r"|I(?:['’]d)? (?:want|need|expect|would like|like) (?:you|all|every|no)\b|to[- ]?do\b|afterwards\b|later on\b"
-    r"|still (?:need|have to|to do|to be|open|missing)\b|follow up\b|deadline\b|due (?:by|on)\b"
-    r"|(?:when|once) (?:that|this|it)(?:['’]s| is)? (?:done|ready|finished)\b|before (?:you|we|the release|merging)\b"
-    r"|by (?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight)\b)|^\[[ xX]\]\s",
-    _I,
-)
-_WEAK_ZH = re.compile(
-    r"请用|用[^，。；]{1,8}(?:回答|回复|编写|写|说|输出)|应该|尽量|最好|要求|不超过|最多|至少|待办|还没做|还要|接下来|之后再|回头再"
-    r"|稍后|截止|请先"
-)
-_ASKS = re.compile(r"[?？][\"'”’)）]*$")
-_ASKS_FOR = re.compile(r"^(?:(?:can|could|would|will) you|能不能|能否|可以|可否|请)", _I)
 _LIST = re.compile(r"[:：]$")
 _ABOUT_RULES = re.compile(
-    r"\b(?:rules?|constraints?|requirements?|guidelines?|conventions?|to[- ]?dos?)\b"
-    r"|规则|约束|要求|规范|约定|注意事项|待办",
-    _I,
+    r"\b(?:rules?|constraints?|requirements?|guidelines?|conventions?|preferences?|decisions?|to[- ]?dos?)\b"
+    r"|规则|约束|要求|规范|约定|偏好|注意事项|待办",
+    re.IGNORECASE,
 )
 
 
 def find_rules(text: str) -> list[str]:
     """The rules and tasks in one user message, in order, including finished tasks (`[x]`)."""
+    return [rule for part in _parts_read(text) for rule in _rules_in(part)][:MAX_OF_ONE]
+
+
+def units(text: str) -> list[str]:
+    """All lines and sentences of one user message that may be a rule."""
+    return [unit for part in _parts_read(text) for line, _ in _lines(part) for unit in _units(line)]
+
+
+def _parts_read(text: str) -> list[str]:
     # Code goes before the text is cut: the end of a code block alone would look like the beginning of one.
     prose = _without_own_form(_CODE.sub("", text))
-    if len(prose) > MAX_CHARACTERS:
-        half = MAX_CHARACTERS // 2
-        return [*_rules_in(prose[:half]), *_rules_in(prose[-half:])][:MAX_OF_ONE]
-    return _rules_in(prose)
+    half = MAX_CHARACTERS // 2
+    return [prose] if len(prose) <= MAX_CHARACTERS else [prose[:half], prose[-half:]]
+
+
+def _units(line: str) -> Iterator[str]:
+    return (unit for unit in _sentences(line) if len(unit) <= LONGEST and _WORD.search(unit))
 
 
 def _rules_in(text: str) -> list[str]:
@@ -165,60 +118,110 @@ def _rules_in(text: str) -> list[str]:
             continue
         # A list continues over empty lines, a paragraph ends with one.
         in_list, after_gap = in_list and (bulleted or not after_gap), False
-        units = (unit for unit in _sentences(line) if len(unit) <= LONGEST and _WORD.search(unit))
-        rules += [unit for unit in units if in_list or is_cued(unit)]
+        rules += [unit for unit in _units(line) if (in_list and not is_pasted(unit)) or is_cued(unit)]
         if _LIST.search(line):
             in_list = is_cued(line) or _ABOUT_RULES.search(line) is not None
     return rules[:MAX_OF_ONE]
 
 
-def is_cued(unit: str) -> bool:
-    """Whether a unit has the words of a rule or a task, even of a finished one."""
-    if not (_sounds_strong(unit) or _sounds_weak(unit)):
-        return False
-    text = _REPORT.sub(" ", unit)
-    if _ASKS.search(text):
-        return _ASKS_FOR.search(text) is not None and _sounds_strong(text)
-    return _sounds_strong(text) or _sounds_weak(text)
-
-
-def is_weak(unit: str) -> bool:
-    """Whether a unit is a wish or a task rather than a rule. If room is short, the latest of these are dropped."""
-    return _sounds_weak(unit) and not _sounds_strong(_REPORT.sub(" ", unit))
-
-
-def _sounds_strong(text: str) -> bool:
-    return bool(_STRONG_EN.search(text) or (not text.isascii() and _STRONG_ZH.search(text)))
-
-
-def _sounds_weak(text: str) -> bool:
-    return bool(_WEAK_EN.search(text) or (not text.isascii() and _WEAK_ZH.search(text)))
+def without(line: str, listed: Container[str]) -> str:
+    """A line of the user without the sentences that are listed elsewhere; "" if nothing is left of it."""
+    bullet = _BULLET.match(line)
+    said = line[bullet.end() :] if bullet else line
+    kept = [unit for unit in _sentences(said) if unit not in listed]
+    return line.strip() if len(kept) == len(list(_sentences(said))) else " ".join(kept).strip()
 
 
 # -- merging -------------------------------------------------------------------------------------------------------
 
 
-def merge_rules(rules: Iterable[str], new: Iterable[str]) -> list[str]:
-    """Old and new rules, in the order in which they were first said, each wording once.
+class Rules:
+    """The rules that hold, in the order in which they were first said, each wording once.
 
-    An open task is removed when the user says that it is done. Nothing else is removed: if a later sentence revokes or
-    changes an earlier one, the model reads both in order and knows which one counts.
+    An open task goes when the user says that it is done, and a statement when a later one says the same with another
+    value (module `values`). Nothing else goes: if a later sentence revokes or changes an earlier one, the model reads
+    both in order and knows which one counts.
     """
-    kept: dict[str, str] = {}
-    room = {True: MAX_RULES, False: MAX_RULES}
-    for is_new, unit in (*((False, unit) for unit in rules), *((True, unit) for unit in new)):
-        done = DONE.match(unit) if is_new else None
-        said = unit if done is None else OPEN + unit[done.end() :]
-        plain, weak = _plain(said), is_weak(said)
-        if done is None and plain not in kept and room[weak]:
-            kept[plain] = said
-            room[weak] -= 1
-        elif done and kept.get(plain) == said:
-            del kept[plain]
-            room[weak] += 1
-    return list(kept.values())
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+        """What was said and does not hold any more."""
+        self._kept: dict[str, str] = {}
+        self._room = {True: MAX_RULES, False: MAX_RULES}
+        self._by_form: dict[str, str] = {}
+        self._by_thing: dict[tuple[str, str], list[str]] = {}
+        self._messages = 0
+        self._newest = ("", 0)
+        """The newest statement with a value, and in which message it was heard."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept.values())
+
+    def recall(self, rules: Iterable[str]) -> None:
+        """Takes in the rules of an earlier ledger."""
+        for rule in rules:
+            self._add(rule, ())
+        self._newest = ("", 0)
+
+    def hear(self, message: str, rules: Iterable[str]) -> None:
+        """Takes in one message of the user and the rules that were found in it."""
+        self._messages += 1
+        here: set[str] = set()
+        for unit in rules:
+            done = DONE.match(unit)
+            said = unit if done is None else OPEN + unit[done.end() :]
+            plain = wording(said)
+            if done is None:
+                self._add(said, here)
+                here.add(plain)
+            elif self._kept.get(plain) == said:
+                self._remove(plain)
+        # A bare correction means the value that was stated in the message before.
+        stated, heard = self._newest
+        value = correction(message) if stated in self._kept and self._messages - heard == 1 else None
+        if value and (anew := corrected(self._kept[stated], value)):
+            self._remove(stated)
+            self.replaced.append(message.strip())
+            self._add(anew, ())
+
+    def _add(self, said: str, here: Container[str]) -> None:
+        """Adds a rule in the place of the one that it replaces, unless that is in the same message, `here`."""
+        plain = wording(said)
+        if plain in self._kept:
+            return
+        new = statement(said)
+        if new:
+            earlier = self._replaced_by(new)
+            if earlier and earlier not in here:
+                self._remove(earlier)
+        weak = is_weak(said)
+        if not self._room[weak]:
+            return
+        self._kept[plain] = said
+        self._room[weak] -= 1
+        if new:
+            self._by_form[new.form] = plain
+            self._newest = (plain, self._messages)
+            if new.thing:
+                self._by_thing.setdefault(new.thing, []).append(plain)
+
+    def _replaced_by(self, new: Statement) -> str | None:
+        """The kept rule that a new statement replaces; None if there is none, or more than one."""
+        same = self._by_form.get(new.form)
+        if same in self._kept:
+            return same
+        about = self._by_thing.get(new.thing, [])[-MAX_OF_ONE:] if new.thing else []
+        kept = ((plain, statement(self._kept[plain])) for plain in about if plain in self._kept)
+        found = [plain for plain, old in kept if old and new.replaces(old)]
+        return found[0] if len(found) == 1 else None
+
+    def _remove(self, plain: str) -> None:
+        said = self._kept.pop(plain)
+        self._room[is_weak(said)] += 1
+        self.replaced.append(said)
 
 
-def _plain(unit: str) -> str:
+def wording(unit: str) -> str:
+    """A unit without what makes no difference: case, spaces, punctuation, words of courtesy."""
     words = (word.strip(".,!;:?。，！；：？\"'`*") for word in unit.casefold().split())
     return " ".join(word for word in words if word and word not in _FILLERS)

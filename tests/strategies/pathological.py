@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
-from strategies.core import cards, ledger, rules, transcript
+from strategies.core import cards, ledger, rules, transcript, values
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
@@ -88,10 +88,18 @@ def _attributed(text: str) -> object:
     return attribute_cards(_cards_of(text), view, view.items)
 
 
+def _merged(*texts: str) -> object:
+    kept = rules.Rules()
+    for text in texts:
+        kept.hear(text, rules.find_rules(text))
+    return list(kept)
+
+
 READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "rules": {
         "standing": rules.find_rules,
-        "merged": lambda text: rules.merge_rules(rules.find_rules(text), rules.find_rules(text[::-1])),
+        "merged": lambda text: _merged(text, text[::-1]),
+        "statement": lambda text: (values.statement(text), values.correction(text), values.corrected(text, "7")),
         "is_chinese": lambda text: transcript.is_chinese(view_of([user(text)]).transcript),
     },
     "facts": {
@@ -115,7 +123,9 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "read_vote": read_vote,
         "unfenced": break_fences,
         "cut_text": lambda text: cut_text(text, 100, WORDS),
-        "record": lambda text: record(view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000),
+        "record": lambda text: record(
+            view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000, ledger.Ledger()
+        ),
         "body": lambda text: body(message(user(text))),
     },
     "memory": {

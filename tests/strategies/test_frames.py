@@ -19,7 +19,7 @@ BUDGET = Budget.of(100_000).with_goal(400)
 
 def chinese(rounds: int = 8) -> list[Body]:
     """A conversation in Chinese: a rule of the user's, then calls of tools with long results and arguments."""
-    bodies = [user("请修复解析器。不要修改 tests/ 目录。")]
+    bodies = [user("请修复解析器。"), assistant("好的。"), user("不要修改 tests/ 目录。")]
     for i in range(rounds):
         asked = call(f"c{i}", "bash", {"command": f"运行 {i} " + "x" * 500})
         bodies += [assistant(None, asked), tool(f"c{i}", f"错误 E{i} 在 src/a.py\n" + words(100))]

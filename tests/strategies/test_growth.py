@@ -8,7 +8,7 @@ import pytest
 
 from strategies.core.ledger import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
 from strategies.core.rules import MAX_CHARACTERS as READ
-from strategies.core.rules import MAX_RULES, find_rules, merge_rules
+from strategies.core.rules import MAX_RULES, Rules, find_rules
 from tests.strategies.pathological import FORMS, READERS
 from tests.support.growth import grows_too_fast
 
@@ -33,19 +33,26 @@ def test_a_long_messages_beginning_and_end_are_read_for_rules() -> None:
     assert find_rules(text) == ["Never use sudo.", "Never use npm."]
 
 
+def merged(*messages: list[str]) -> list[str]:
+    rules = Rules()
+    for said in messages:
+        rules.hear("\n".join(said), said)
+    return list(rules)
+
+
 def test_a_long_history_brings_its_first_rules_only() -> None:
     told = [f"Never open door {number}." for number in range(2 * MAX_RULES)]
-    assert merge_rules([], told) == told[:MAX_RULES]
+    assert merged(told) == told[:MAX_RULES]
 
 
 def test_many_wishes_take_no_room_from_later_rules() -> None:
     wishes = [f"Please use hall {number}." for number in range(2 * MAX_RULES)]
-    assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MAX_RULES], "Never open door 1."]
+    assert merged([*wishes, "Never open door 1."]) == [*wishes[:MAX_RULES], "Never open door 1."]
 
 
 def test_a_task_that_is_done_leaves_its_room_to_another_one() -> None:
     told = [f"[ ] open door {number}" for number in range(MAX_RULES)]
-    assert merge_rules(told, ["[x] open door 7", "[ ] shut it"]) == [*told[:7], *told[8:], "[ ] shut it"]
+    assert merged(told, ["[x] open door 7", "[ ] shut it"]) == [*told[:7], *told[8:], "[ ] shut it"]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 40, 1_000])

@@ -25,9 +25,20 @@ def test_the_last_user_message_is_not_history_yet() -> None:
     assert handed_on(view, 4) == Ledger()
 
 
-def test_the_first_message_is_taken_although_it_is_the_last() -> None:
-    view = view_of([user(RULE), assistant("Yes."), assistant("So.")])
-    assert handed_on(view, 2).rules == (RULE,)
+@pytest.mark.parametrize("last", [[], [user("And?"), assistant("So.")]], ids=["as the last", "as an earlier one"])
+def test_the_first_message_is_not_taken_while_it_stands_whole(last: list[Body]) -> None:
+    view = view_of([user(RULE), assistant("Yes."), assistant("So."), *last])
+    assert handed_on(view, 2).rules == ()
+
+
+def test_a_first_message_that_a_smaller_window_cuts_is_taken_then() -> None:
+    bodies: list[Body] = [user(f"{words(150)}\n{RULE}\n{words(150)}"), assistant("Yes."), *chat(30, size=60)[1:]]
+    before = condensed("half-window", view_of(bodies), BUDGET.with_goal(1_500))
+    assert previous_record(before)[1].rules == ()
+    grown = later(before, transcript_of([*bodies, assistant("So."), *chat(30, size=60)[1:]]))
+    after = condensed("half-window", grown, Budget.of(2_000))
+    assert RULE not in after.items[0].message.text
+    assert previous_record(after)[1].rules == (RULE,)
 
 
 def test_a_rule_in_the_middle_of_a_long_first_message_is_taken() -> None:
@@ -58,7 +69,7 @@ def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
 def test_rules_have_two_thirds_of_a_small_window() -> None:
     rules = "\n".join(f"Never open door number {i}." for i in range(40))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
-    kept = handed_on(view, 3, Budget.of(3_000))
+    kept = handed_on(view, 3, Budget.of(1_200))
     most = text_room(300, WORDS)
     assert most / 2 < ledger_tokens(Ledger(kept.rules), WORDS) <= most * 2 / 3 + 1
     assert 0 < ledger_tokens(Ledger((), kept.facts), WORDS) <= most * 0.3 + 1

@@ -7,10 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from strategies.core.cues import is_weak
 from strategies.core.ledger import Fact, Ledger, append_ledger
 from strategies.core.replacement import replacement
-from strategies.core.rules import LONGEST, MAX_OF_ONE, find_rules, is_weak, merge_rules
+from strategies.core.rules import LONGEST, MAX_OF_ONE, Rules, find_rules
 from strategies.dialects.chat import CHAT
+
+
+def merged(*messages: list[str]) -> list[str]:
+    """The rules that hold after messages with these rules."""
+    rules = Rules()
+    for said in messages:
+        rules.hear("\n".join(said), said)
+    return list(rules)
 
 
 @pytest.mark.parametrize(
@@ -181,19 +190,19 @@ def test_a_sentence_about_the_ledger_is_heard_as_any_other() -> None:
     ],
 )
 def test_what_a_later_rule_takes_back_stays_before_it(earlier: str, later: str) -> None:
-    assert merge_rules([earlier], [later]) == [earlier, later]
+    assert merged([earlier], [later]) == [earlier, later]
 
 
 def test_what_was_said_already_is_left_out() -> None:
     rules = ["Never use sudo!", "回答用中文。"]
-    assert merge_rules(rules, ["Please remember: never use sudo.", "never  use SUDO", "回答用中文"]) == rules
+    assert merged(rules, ["Please remember: never use sudo.", "never  use SUDO", "回答用中文"]) == rules
 
 
 def test_a_task_that_is_done_goes() -> None:
-    assert merge_rules(["[ ] write docs", "[ ] write tests"], ["[x] write docs"]) == ["[ ] write tests"]
+    assert merged(["[ ] write docs", "[ ] write tests"], ["[x] write docs"]) == ["[ ] write tests"]
 
 
 def test_what_holds_stays_in_the_order_in_which_it_was_said() -> None:
     rules = [f"Never open door {i}." for i in range(9)]
-    assert merge_rules(rules[:4], rules[4:]) == rules
-    assert merge_rules(rules, reversed(rules)) == rules
+    assert merged(rules[:4], rules[4:]) == rules
+    assert merged(rules, rules[::-1]) == rules
