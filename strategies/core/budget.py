@@ -20,8 +20,6 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 MAX_RESERVE = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
-SMALL_REPLACEMENT = 2_000
-"""A replacement may have so many tokens in every window of which this is at most a quarter."""
 MIN_TRIGGER = 0.5
 """The minimum of a strategy's own `trigger`, as a share of usable."""
 
@@ -128,11 +126,8 @@ class Budget:
 
     @property
     def replacement_cap(self) -> int:
-        """The maximum number of tokens of a replacement, including its frame, summary and ledger.
-
-        In a small window a tenth would have no room for the user's rules.
-        """
-        return max(self.window // 10, min(self.window // 4, SMALL_REPLACEMENT))
+        """The maximum number of tokens of a replacement, including its frame, summary and ledger."""
+        return self.window // 10
 
     @property
     def task_cap(self) -> int:

@@ -67,7 +67,7 @@ def test_what_takes_a_rule_back_stands_after_it() -> None:
         history[place] = {"role": "user", "content": "Drop the billing_2019 rule. How is it now?"}
         stage.ask(history[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
-        assert all(rule in record["content"] for rule in RULES)
+        assert all(rule in record["content"] for rule in RULES[1:])
         assert record["content"].index(RULES[-1]) < record["content"].index("Drop the billing_2019 rule.")
 
 
@@ -76,9 +76,9 @@ def test_the_budget_of_the_ledger_is_a_setting() -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
         stage.ask(list(deployments(60))[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
-        assert RULES[0] in record["content"]
-        assert RULES[-1] not in record["content"]
-        assert "Exact names" not in record["content"]
+        assert RULES[1] in record["content"]
+        assert not all(rule in record["content"] for rule in RULES[1:])
+        assert FACTS_HEADING not in record["content"]
 
 
 def record_of(stage: Stage, place: int, options: str | None = None) -> str:
@@ -95,7 +95,7 @@ def record_of(stage: Stage, place: int, options: str | None = None) -> str:
 @pytest.mark.parametrize("off", ["off", "false"])
 def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: str) -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting, strategy="half-window") as stage:
-        assert RULES[0] in record_of(stage, 40)
+        assert RULES[1] in record_of(stage, 40)
         without = record_of(stage, 60, f"rules={off}")
         assert RULES_HEADING not in without
         assert FACTS_HEADING in without

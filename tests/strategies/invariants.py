@@ -143,7 +143,7 @@ def _sizes(view: View, budget: Budget | None) -> Iterator[str]:
     replacements = [item.message for item in view.items if item.is_replacement]
     if len(replacements) > 1:
         yield "two replacements"
-    if budget and any(each.tokens > max(budget.window // 10, min(budget.window // 4, 2_000)) for each in replacements):
+    if budget and any(each.tokens > budget.window / 10 for each in replacements):
         yield f"a replacement of {replacements[0].tokens} tokens in a window of {budget.window}"
 
 

@@ -139,11 +139,11 @@ def test_the_rules_count_kinds_and_pick_results_and_errors() -> None:
         tool("c2", "a\nsrc/a.py: TypeError: bad\nSuccess\n" + words(30)),
     ]
     bodies[8:10] = [assistant(None, call("c3", "bash")), tool("c3", "All tests completed\n" + words(30))]
-    bodies[10:10] = [user("Never touch tests/.")]
+    bodies[10:10] = [user("It broke. Never touch tests/.")]
     bodies[41:41] = [user("Go on.")]
     bodies.append(user("Last"))
     record = previous_text(condensed("semantic", view_of(bodies), ROOMY.with_goal(300), failing))
-    assert record.split("\n\n")[0].startswith("Task context:\n- User: Never touch tests/.")
+    assert record.split("\n\n")[0].startswith("Task context:\n- User: It broke.")
     assert "Key progress:\n- Success: All tests completed" in record
     assert "Important findings:\n- Error: src/a.py: TypeError: bad" in record
     assert "- user messages 1, tool calls 59, tool results 59" in record

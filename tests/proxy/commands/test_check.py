@@ -136,7 +136,7 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
         "  target    14,336 (0.5 of usable, default)",
         "  step      4,300 (0.15 of usable, default)",
         "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
-        "  record    3,276 at most (the bound of a replacement)",
+        "  record    3,276 at most (a tenth of the window)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  rules     1,000 at most (default)",
         "  names     700 at most (default)",
@@ -163,8 +163,7 @@ def test_a_check_shows_published_and_set_prices_and_economy() -> None:
 
 def test_options_are_shown_clamped_and_by_their_mode() -> None:
     text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
-    small = budget(window=4_000, strategy="rolling")
-    assert "rolling.summary_max_tokens = 1,000 (the bound of a replacement, clamped from 1,200, default)" in small
+    assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
     assert "rolling.memory_top_k = 9 (settings)" in text
     assert re.search(r"trigger +5,400 \(0\.7714 of usable, of rolling\)", text)
