@@ -1,10 +1,10 @@
 """Memory of a conversation: searches what has left the view, and puts what it finds before each user message.
 
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
-hand: those of its messages that the view does not show, and the cards of its condensations. Nothing is indexed before
-something is searched for. Then the messages that have left the view since the last search are added to the index of
-the conversation, which all forks after its first condensation share. The key of an entry is the message's digest in the
-chain, and a request finds the entries of its own chain only.
+hand: those of its messages that the view does not show (for a block also the shown ones, which compete with them), and
+the cards of its condensations. Nothing is indexed before something is searched for. Then the messages that are not in
+it yet are added to the index of the conversation, which all forks after its first condensation share. The key of an
+entry is the message's digest in the chain, and a request finds the entries of its own chain only.
 
 Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
 from that message, kept with the session, and stays at its place, byte for byte, until a condensation takes it in. So
@@ -30,7 +30,7 @@ from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.searching import NO_OFFER
 from proxy.sessions.cards import combined_cards
-from proxy.sessions.session import Session, has_node
+from proxy.sessions.session import MAX_PATCHES, Session, has_node
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
@@ -46,6 +46,8 @@ MIN_ROOM = 32
 """Tokens below which no block is chosen."""
 ROUND = 64
 """Tokens that are left to a hidden round in which nothing is found."""
+MOST_BLOCKS = MAX_PATCHES // 2
+"""No block is put in beside so many blocks and hidden rounds: a session that is full would drop one that stands."""
 MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
@@ -227,8 +229,8 @@ def _has_new_question(decision: Decision) -> bool:
     if last is None or not covered <= last:
         return False
     is_new = last == len(history.chain) - 1 or decision.action is Action.CONDENSED
-    patches = decision.context.measured.transcript.patches
-    return is_new and not any(patch.at == last and patch.stands_behind(covered) for patch in patches)
+    patches = [each for each in decision.context.measured.transcript.patches if each.stands_behind(covered)]
+    return is_new and len(patches) < MOST_BLOCKS and all(patch.at != last for patch in patches)
 
 
 def _folded(decision: Decision, context: RequestContext) -> Decision:

@@ -359,14 +359,15 @@ class Session(NamedTuple):
         return count > self.forked_after or any(covered <= count for covered in records)
 
     def with_patch(self, patch: Overlay | None, digests: Sequence[bytes], covered: int) -> Session:
-        """The session with the hidden rounds of one request, if it had any; `digests` are the request's chain.
+        """The session with the block or the hidden rounds of one request; `digests` are the request's chain.
 
-        They replace the hidden rounds of another reply to the same message. Hidden rounds within the first `covered`
-        messages, which the view's head covers, are dropped; so are the oldest ones beyond the bounds.
+        They replace those of another reply to the same message. What the view's head, which covers the first `covered`
+        messages, has taken in is dropped; so is what exceeds the bounds: that of other chains first, then the oldest.
         """
         if patch is None and not self.patches:
             return self
-        kept = [one for one in self.patches if one.outlives(covered) or not has_node(digests, one.at, one.anchor)]
+        kept = [one for one in self.patches if not has_node(digests, one.at, one.anchor)]
+        kept += [one for one in self.patches if one not in kept and one.outlives(covered)]
         if patch is not None:
             place = patch.anchor, patch.at, patch.asked
             kept = [*(other for other in kept if (other.anchor, other.at, other.asked) != place), patch]

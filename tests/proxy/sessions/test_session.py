@@ -1,5 +1,6 @@
 """Sessions, branches and patches: which branch a transcript continues, and which patches are kept."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,6 +204,22 @@ def test_a_session_keeps_the_newest_patches_and_bounded_text() -> None:
     assert kept(*(patch_at(LONG, at) for at in places)) == list(places)[-MAX_PATCHES:]
     size = MAX_PATCH_CHARS // 3
     assert kept(*(patch_at(LONG, at, "x" * size) for at in (1, 3, 5, 7))) == [5, 7]
+
+
+def test_patches_of_other_chains_leave_first() -> None:
+    other = transcript_of([user("elsewhere"), assistant("yes"), user("well")])
+    session = BLANK.with_patch(patch_at(LONG, 1), LONG.digests, 0).with_patch(patch_at(other, 1), other.digests, 0)
+    for at in range(2, MAX_PATCHES + 1):
+        session = session.with_patch(patch_at(LONG, at), LONG.digests, 0)
+    assert session.patches == tuple(patch_at(LONG, at) for at in range(1, MAX_PATCHES + 1))
+
+
+@pytest.mark.parametrize(
+    ("at", "under", "covered", "stands"),
+    [(5, 3, 3, True), (5, 3, 4, True), (5, 3, 5, False), (5, 5, 5, True), (5, 3, 2, False), (5, 0, 0, True)],
+)
+def test_a_block_stands_until_another_head_takes_it_in(at: int, under: int, covered: int, stands: bool) -> None:
+    assert replace(patch_at(LONG, at), under=under).stands_behind(covered) is stands
 
 
 def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> None:
