@@ -21,6 +21,7 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from tests.support.driver import request
 from tests.support.signals import BOUND
@@ -99,6 +100,25 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
         assert session is not None
         (judged,) = [each for each in session.condensations if each.trigger == Trigger.JUDGE]
         assert (judged.parent, judged.depth) == (None, 1)
+
+
+async def test_a_new_branch_does_not_take_anothers_work() -> None:
+    async def work(made: Condensation) -> Condensation:
+        return made
+
+    async with running(strategy="extract+half-window") as (built, _, _):
+        first = (await settled(built, chat_request(force="true"))).decision
+        assert first.applied is not None
+        elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
+        asked = chat_request(elsewhere), chat_request()
+        other, same = [await built.exchanges.intake.build_context(each, Timing()) for each in asked]
+        built.background.start(work(first.applied), (KEY, "main"))
+        wait, deadline = (
+            built.exchanges.decider.preparer.wait_for_preparation,
+            asyncio.get_running_loop().time() + BOUND,
+        )
+        assert await wait(other, deadline) is None
+        assert await wait(same, deadline) == first.applied
 
 
 async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
