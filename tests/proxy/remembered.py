@@ -36,7 +36,6 @@ class Sessions:
         self.settle = keeper.settle
 
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
-        """As a request of its own."""
         return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.stored.patience())
 
     async def texts(self, key: StoreKey, *, whole: bool = False) -> list[str]:
@@ -50,7 +49,6 @@ class Sessions:
         return [json.loads(each.raw or "")["content"] for each in kept]
 
     async def history(self, tenant: str, identity: Identity) -> History:
-        """As a request of its own."""
         return await self._supplier.history(tenant, identity, self._recogniser.stored.patience())
 
 

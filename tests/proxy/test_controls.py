@@ -1,4 +1,4 @@
-"""What a request asks of the proxy, from its headers, its body and its model's name."""
+"""Controls: how headers, body and model suffix are read, refused or warned of."""
 
 import re
 from dataclasses import replace
@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.controls import KEYS, MEMORY, Controls, Memory, check_model, pipeline_named, read, split_model
+from proxy.controls import (
+    KEYS,
+    MEMORY,
+    Controls,
+    Memory,
+    check_model,
+    pipeline_named,
+    read,
+    split_model,
+    unknown_headers,
+)
 from proxy.errors import BadRequest
 from strategies import TABLE, Pipeline
+from tests.support.stage import chat, controls, proxy_with_upstream
 
 
 def headers(**given_headers: str) -> list[tuple[bytes, bytes]]:
@@ -194,3 +205,29 @@ KNOWN = f"known: {', '.join(TABLE)}, joined with '+'"
 def test_the_stage_that_is_wrong_is_named(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         pipeline_named(text)
+
+
+def test_the_reply_names_an_unknown_header_and_never_its_value() -> None:
+    with proxy_with_upstream() as stage:
+        headers = [("X-Condenser-Sesion", "hunter2"), ("x-condenser-quux", "1")]
+        for _ in range(2):
+            assert stage.ask(chat(1), headers).header("x-condenser-warning") == (
+                "X-Condenser-Sesion is unknown and ignored, did you mean X-Condenser-Session?; "
+                "X-Condenser-Quux is unknown and ignored"
+            )
+        assert stage.ask(chat(1)).header("x-condenser-warning") is None
+
+
+def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
+    names = [f"X-Condenser-\r\n\x1b\xe9;{number}" + "y" * 10_000 for number in range(100)]
+    warned = unknown_headers(names)
+    assert len(warned) == 4
+    assert all(each.isascii() and each.isprintable() and len(each) < 200 for each in warned)
+
+
+def test_an_option_above_its_bound_is_clamped_with_a_warning() -> None:
+    with proxy_with_upstream() as stage:
+        answer = stage.ask(chat(1), controls(strategy="extract", options="max_tokens=9000"))
+        assert answer.header("x-condenser-warning") == (
+            "extract.max_tokens of 9,000 is clamped to 409: a tenth of the window"
+        )

@@ -43,12 +43,10 @@ class Gated(SqliteStore):
         self.begun, self.gate, self.saved = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
-        """As it is, when it may."""
         await self._may("remember")
         await super().put_fact(name, fact, ttl)
 
     async def save(self, key: StoreKey, write: Write) -> bool:
-        """As it is, when it may."""
         await self._may("save")
         has_won = await super().save(key, write)
         self.saved.set()
@@ -64,7 +62,6 @@ class Unreadable(WatchedReply):
     """Has a defect."""
 
     def usage(self) -> Usage | None:
-        """Fails."""
         raise ZeroDivisionError
 
 
@@ -157,7 +154,6 @@ class Silent:
         self.asked = asyncio.Event()
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """Waits for ever."""
         self.asked.set()
         await asyncio.Event().wait()
         return ()

@@ -68,7 +68,6 @@ class WithoutClaims(SqliteStore):
     """A store that fails where work is claimed."""
 
     async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
-        """Fails."""
         raise StoreError("store-unavailable")
 
 
@@ -80,7 +79,6 @@ class Summarizer(ScriptedSummarizer):
         self.calls = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """As scripted."""
         self.calls += 1
         return await super().resolve(effects, roles, caller)
 
@@ -110,7 +108,6 @@ class Defective(ScriptedSummarizer):
     """Judges with a defect."""
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """Fails."""
         raise ZeroDivisionError
 
 

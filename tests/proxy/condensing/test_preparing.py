@@ -43,7 +43,6 @@ class Watched(SqliteStore):
         self.asked: list[str] = []
 
     async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
-        """As it is, and told."""
         self.asked.append(name)
         return await super().claim(tenant, name, holder, ttl)
 

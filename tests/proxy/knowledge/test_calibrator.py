@@ -43,7 +43,6 @@ class SlowStore(SqliteStore):
         self.given, self.begun, self.gate = 0, asyncio.Event(), asyncio.Event()
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
-        """As it is, when it may."""
         self.given += 1
         self.begun.set()
         await self.gate.wait()
