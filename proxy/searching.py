@@ -122,7 +122,8 @@ def definition(endpoint: Endpoint, top_k: int) -> str:
     }
     description = (
         "Search the earlier part of this conversation, which may no longer be shown to you. Returns passages"
-        " word for word, each with its role and its place. Use it before saying that something is not known."
+        " word for word, each with its role and its place. Use it before saying that something is not known. Where a"
+        " line says that something was left out, a search for its handle alone gives that back."
     )
     return endpoint.tool(NAME, description, parameters)
 

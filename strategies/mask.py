@@ -1,7 +1,8 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-A command's output may be impossible to get again, so its line is followed by an excerpt. docs/strategies.md says what
-stays. No model is asked, no message disappears, calls keep their results.
+The line says what was there and has a handle, by which a search finds it word for word (`strategies.core.handles`):
+what is read or run again may be different. A command's output is followed by an excerpt, unless the same command was
+run again later. docs/strategies.md says what stays. No model is asked, no message disappears, calls keep their results.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import ERROR
+from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
@@ -82,8 +85,9 @@ class Mask(Strategy):
             if item.role is Role.TOOL:
                 yield from self._results(i, item, answered[i - span.start], files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
+                masked = partial(self._arguments, files=files, handle=handle_of(item.message))
                 written = item.message.body  # read once: a message from the cache is parsed again each time
-                body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
+                body = item.message.dialect.with_arguments(written, masked)
                 if body is not written:
                     yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
@@ -93,51 +97,67 @@ class Mask(Strategy):
         message = item.message
         texts = message.dialect.texts(message.body)
         sizes = [message.tokens] if len(texts) == 1 else [counter.text(text) for text in texts]
-        lines = [self._result(*result, files) for result in zip(texts, sizes, calls, strict=True)]
+        handle = handle_of(message)
+        lines = [self._result(*result, files, handle) for result in zip(texts, sizes, calls, strict=True)]
         if lines != list(texts):
             body = message.dialect.with_texts(message.body, lines)
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
-    def _result(self, text: str, tokens: int, call: ToolCall | None, files: _Files) -> str:
+    def _result(self, text: str, tokens: int, call: ToolCall | None, files: _Files, handle: str) -> str:
+        is_repeated = call is not None and files.has_later(call)
         if tokens <= self.options.min_tokens:
             return text
         file = target(call) if call else None
         if files.keeps(file, tokens):
             return text
-        line = _result_line(call, file, len(text), tokens, chinese=files.chinese)
-        # A file can be read again.
-        excerpt = _excerpt(text) if file is None and tokens > 2 * self.options.min_tokens else ""
+        line = _result_line(call, file, len(text), tokens, handle, is_repeated=is_repeated, chinese=files.chinese)
+        excerpt = "" if file or is_repeated or tokens <= 2 * self.options.min_tokens else _excerpt(text)
         return f"{line}\n{excerpt}" if excerpt else line
 
-    def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
+    def _arguments(self, call: ToolCall, files: _Files, handle: str) -> Mapping[str, object] | None:
         arguments = parsed(call.arguments)
         if arguments is None:
             return None
         file = target_in(arguments)
-        masked = {key: self._argument(value, file, chinese=files.chinese) for key, value in arguments.items()}
+        masked = {key: self._argument(value, file, handle, chinese=files.chinese) for key, value in arguments.items()}
         return None if masked == arguments or files.keeps(file, len(call.arguments) // 4) else masked
 
-    def _argument(self, value: object, file: Target | None, *, chinese: bool) -> object:
+    def _argument(self, value: object, file: Target | None, handle: str, *, chinese: bool) -> object:
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
         named = file if file and file.path != value else None
-        again = _read_again(named, chinese=chinese)
+        again = _again(named, handle, chinese=chinese)
         return f"[已省略 {len(value):,} 个字符{again}]" if chinese else f"[{len(value):,} characters left out{again}]"
 
 
 class _Files:
-    """Decides which complete file contents stay: the newest of each file, newest first, while they fit."""
+    """Decides which complete file contents stay: the newest of each file, newest first, while they fit.
+
+    It also knows which calls were made again later, because the rounds are read from the newest on.
+    """
 
     def __init__(self, room: int, *, chinese: bool) -> None:
         self._room = room
         self.chinese = chinese
         self._seen: set[str] = set()
+        self._run: set[tuple[str, str]] = set()
         self.kept = 0
 
     def note(self, view: View, span: Round) -> None:
         """Remembers the files of a round that is kept anyway."""
         files = (target(call) for item in view.items[span.start : span.end] for call in item.calls)
         self._seen.update(file.path for file in files if file and file.whole)
+
+        self._run.update(
+            (call.name, call.arguments) for item in view.items[span.start : span.end] for call in item.calls
+        )
+
+    def has_later(self, call: ToolCall) -> bool:
+        """Whether the same call was made again later; from now on, this one is such a later one."""
+        known = (call.name, call.arguments)
+        is_known = known in self._run
+        self._run.add(known)
+        return is_known
 
     def keeps(self, file: Target | None, tokens: int) -> bool:
         """Decides whether this content of `file` stays, as the newest of that file, and takes its tokens if so."""
@@ -159,16 +179,28 @@ def _excerpt(text: str) -> str:
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 
-def _result_line(call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool) -> str:
-    again, tool = _read_again(file, chinese=chinese), call.name if call else ""
+def _result_line(
+    call: ToolCall | None,
+    file: Target | None,
+    characters: int,
+    tokens: int,
+    handle: str,
+    *,
+    is_repeated: bool,
+    chinese: bool,
+) -> str:
+    again, tool = _again(file, handle, chinese=chinese), call.name if call else ""
     if chinese:
         name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""
-        return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{again}]"
+        later = "；之后又运行过" if is_repeated and not file else ""
+        return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{later}{again}]"
     where = f" on {file.path}" if file else ""
-    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"
+    later = "; run again later" if is_repeated and not file else ""
+    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{later}{again}]"
 
 
-def _read_again(file: Target | None, *, chinese: bool) -> str:
-    if file is None:
-        return ""
-    return f"；如需内容请重新读取 {file.path}" if chinese else f"; read {file.path} again if you need it"
+def _again(file: Target | None, handle: str, *, chinese: bool) -> str:
+    """How to get again what was left out; a file is not said to be what it was."""
+    if chinese:
+        return (f"；{file.path} 此后可能已更改" if file else "") + f"；句柄 {handle}"
+    return (f"; {file.path} may have changed since" if file else "") + f"; handle {handle}"

@@ -40,7 +40,7 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.asking import asked, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
-from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, message_entries
+from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, expanded, message_entries
 
 MIN_ROOM = 32
 """Tokens below which no block is chosen."""
@@ -145,7 +145,9 @@ class Recall:
         self._indexed: OrderedDict[StoreKey, _SharedIndex] = OrderedDict()
 
     async def search(self, searchable: Searchable, query: str) -> list[Hit]:
-        """The hits of a query, best first."""
+        """The hits of a query, best first; a query that is a handle finds its message only."""
+        if found := expanded(query, searchable.history, searchable.places):
+            return found
         hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query)
         self._evict()
         return hits

@@ -35,7 +35,7 @@ from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads, normalized
 from strategies.core.transcript import Transcript, pinned_in
 from strategies.dialects import DIALECTS
-from strategies.memory.ranking import Hit, Index, card_entry, message_entries
+from strategies.memory.ranking import Hit, Index, card_entry, expanded, message_entries
 
 Document = dict[str, Any]
 
@@ -388,6 +388,8 @@ class MemoryAdmin:
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
         stored = StoredHistory.of(blocks, session.dialect)
         transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
+        if found := expanded(query, transcript, range(len(transcript.chain))):
+            return found
         digests = transcript.digests
         standing = [record for record in session.condensations if has_node(digests, record.covered, record.digest)]
         index = Index(card_entry(card.id, card) for card in session.cards(standing))

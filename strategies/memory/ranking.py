@@ -39,8 +39,10 @@ from operator import add
 from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
+from strategies.core.handles import handle_in, handle_of
 from strategies.core.messages import Message, Role
 from strategies.core.parsing import fold_characters
+from strategies.core.transcript import Transcript
 
 Stem = Callable[[str], str]
 
@@ -255,6 +257,21 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
     # The user's words beside a result have parts of their own, behind those of the result.
     entries += text_entries(key, Role.USER, words, place)
     return [replace(each, part=number, parts=len(entries)) for number, each in enumerate(entries)]
+
+
+def expanded(query: str, transcript: Transcript, places: Sequence[int]) -> list[Hit]:
+    """All entries of the message whose handle is the query; none if the query is something else.
+
+    Of equal messages, the newest one of these places counts.
+    """
+    handle = handle_in(query)
+    if handle is None:
+        return []
+    place = next((each for each in reversed(places) if handle_of(transcript.chain[each]) == handle), None)
+    if place is None:
+        return []
+    entries = message_entries(transcript.digests[place].hex(), transcript.chain[place], place)
+    return [Hit(entry, position, 1.0) for position, entry in enumerate(entries)]
 
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPResponse
@@ -31,7 +32,7 @@ from tests.support.searching import (
     search,
 )
 from tests.support.signals import Signal
-from tests.support.stage import Message, Stage, body_of, controls, proxy_with_upstream
+from tests.support.stage import Message, Stage, agent, body_of, controls, proxy_with_upstream
 from tests.support.wire import Answer
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -112,6 +113,40 @@ def test_the_model_finds_what_was_condensed_away(calls: list[ToolCall], streamed
         assert [each["tool_call_id"] for each in results] == [call.id for call in calls]
         goes_on(stage, [*question(), sendable(reply)], streamed)
         assert views(stage)[-1].count(results[-1]) == 1
+
+
+def masked_history() -> tuple[list[Message], str]:
+    """A history with a result that a view masks, and the text of that result."""
+    printed = "\n".join(f"line {number} of the first report" for number in range(60))
+    call = {"id": "call_r", "type": "function", "function": {"name": "report", "arguments": "{}"}}
+    first = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    result = {"role": "tool", "tool_call_id": "call_r", "content": printed}
+    return [{"role": "user", "content": "Go."}, *first, result, *agent(12, lines=60)[1:]], printed
+
+
+def test_a_handle_gives_back_what_was_masked() -> None:
+    messages, printed = masked_history()
+    with proxy_with_upstream(strategy="mask") as stage:
+        stage.ask(messages, [*controls(session="s"), FORCE, TOOL])
+        (handle,) = set(re.findall(r"result of report left out[^]]*; handle (\w+)\]", str(stage.last_view)))
+        stage.forget()
+        stage.upstream.reply(reply_of(None, search(handle), streamed=False), reply_of("So it is.", streamed=False))
+        asks(stage, messages, False)
+        told = views(stage)[-1][-1]["content"]
+        assert "\n".join(f"> {line}" for line in printed.splitlines()) in told
+
+
+def test_a_handle_means_nothing_in_another_session() -> None:
+    messages, _ = masked_history()
+    with proxy_with_upstream(strategy="mask") as stage:
+        stage.ask(messages, [*controls(session="s"), FORCE, TOOL])
+        (handle,) = set(re.findall(r"result of report left out[^]]*; handle (\w+)\]", str(stage.last_view)))
+        other = [{"role": "user", "content": "Begin."}, *agent(12, lines=40)[1:]]
+        stage.ask(other, [*controls(session="t"), FORCE, TOOL])
+        stage.forget()
+        stage.upstream.reply(reply_of(None, search(handle), streamed=False), reply_of("No.", streamed=False))
+        stage.ask(other, [*controls(session="t"), TOOL])
+        assert "first report" not in str(views(stage)[-1])
 
 
 @both

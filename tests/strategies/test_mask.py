@@ -9,6 +9,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined
+from strategies.core.handles import handle_of
 from strategies.core.pieces import Keep
 from strategies.core.plan import apply, head_pieces
 from strategies.core.transcript import Transcript
@@ -55,18 +56,34 @@ def results(view: View) -> list[bool]:
 
 
 def test_a_masked_result_says_what_was_left_out() -> None:
-    bodies = [user("go"), *step(0, 100), *agent(3)[2:]]
+    bodies = [user("go"), *step(9, 100), *agent(3)[2:]]
     size = len(bodies[2]["content"])
     line = texts(masked(bodies))[2]
-    assert line == f"[result of bash left out: {size} characters, {view_of(bodies).items[2].message.tokens} tokens]"
+    original = view_of(bodies).items[2].message
+    handle = handle_of(original)
+    assert line == f"[result of bash left out: {size} characters, {original.tokens} tokens; handle {handle}]"
 
 
-def test_a_masked_file_says_to_read_it_again() -> None:
+def test_a_masked_file_may_have_changed_since() -> None:
     old, new = read(0, "src/a.py", 200), read(1, "src/a.py", 200)
-    lines = texts(masked([user("go"), *old, *new, *agent(3)[2:]]))
+    bodies = [user("go"), *old, *new, *agent(3)[2:]]
+    lines = texts(masked(bodies))
+    handle = handle_of(view_of(bodies).items[2].message)
     assert lines[2].startswith("[result of read_file on src/a.py left out: ")
-    assert lines[2].endswith("; read src/a.py again if you need it]")
+    assert lines[2].endswith(f"; src/a.py may have changed since; handle {handle}]")
     assert not is_masked(lines[4])
+
+
+def test_an_older_run_of_a_command_leaves_its_excerpt_to_the_newest() -> None:
+    runs = [body for number in range(3) for body in run_of(number, f"{words(200)}\n{number} failed")]
+    lines = texts(masked([user("go"), *runs, *agent(3)[2:]]))
+    assert ["; run again later;" in lines[at] for at in (2, 4, 6)] == [True, True, False]
+    assert ["\n" in lines[at] for at in (2, 4, 6)] == [False, False, True]
+    assert lines[6].endswith("\n2 failed")
+
+
+def run_of(number: int, printed: str) -> list[Body]:
+    return [assistant(None, call(f"r{number}", "bash", {"command": "make test"})), tool(f"r{number}", printed)]
 
 
 @pytest.mark.parametrize("keep", [1, 3, 5])
@@ -157,7 +174,9 @@ def test_large_arguments_of_old_calls_are_masked_and_stay_valid_json() -> None:
     bodies = [user("go"), *write(0, "a.py", text), *write(1, "a.py", text + "x"), *agent(3)[2:]]
     sent = bodies_of(masked(bodies))
     old, new = (json.loads(sent[i]["tool_calls"][0]["function"]["arguments"]) for i in (1, 3))
-    assert old == {"path": "a.py", "content": "[1,500 characters left out; read a.py again if you need it]"}
+    handle = handle_of(view_of(bodies).items[1].message)
+    told = f"[1,500 characters left out; a.py may have changed since; handle {handle}]"
+    assert old == {"path": "a.py", "content": told}
     assert new["content"] == text + "x"
     assert sent[2]["content"] == "written"
 
@@ -179,15 +198,18 @@ def test_values_that_are_no_long_texts_stay_in_masked_arguments() -> None:
     sent = bodies_of(masked(bodies))[1]
     assert sent["content"] == "hm"
     found = json.loads(sent["tool_calls"][0]["function"]["arguments"])
-    assert found == {**arguments, "note": "[500 characters left out]"}
+    handle = handle_of(view_of(bodies).items[1].message)
+    assert found == {**arguments, "note": f"[500 characters left out; handle {handle}]"}
 
 
 def test_calls_of_an_odd_shape_keep_their_places() -> None:
     """A client's broken entry among the calls must not shift or drop the ones behind it."""
     odd: Body = {"role": "assistant", "content": None, "tool_calls": [None, call("a", "f", {"text": "x" * 900})]}
-    sent = bodies_of(masked([user("go"), odd, tool("a"), *agent(3)[2:]]))[1]["tool_calls"]
+    bodies = [user("go"), odd, tool("a"), *agent(3)[2:]]
+    sent = bodies_of(masked(bodies))[1]["tool_calls"]
+    handle = handle_of(view_of(bodies).items[1].message)
     assert sent[0] is None
-    assert json.loads(sent[1]["function"]["arguments"]) == {"text": "[900 characters left out]"}
+    assert json.loads(sent[1]["function"]["arguments"]) == {"text": f"[900 characters left out; handle {handle}]"}
 
 
 def test_output_that_comes_as_a_user_message_is_masked_as_one() -> None:
