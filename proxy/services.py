@@ -101,8 +101,7 @@ class Services:
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
-        self.bounds = Bounds(limits.messages, limits.members, limits.values)
-        """What one request body may hold."""
+        self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 

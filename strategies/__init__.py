@@ -64,8 +64,7 @@ class Pipeline:
         return self.text
 
 
-LONGEST = 256
-"""The maximum number of characters of a text that names a pipeline."""
+LONGEST = 256  # the maximum number of characters of a text that names a pipeline
 
 
 def parse(text: str) -> Pipeline | None:

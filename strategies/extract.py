@@ -36,11 +36,9 @@ from strategies.core.view import View
 from strategies.rule_record import user_lines
 
 _LINE = 300
-_LONGEST_SAID = 1_200
-"""Characters of a line of the user."""
+_LONGEST_SAID = 1_200  # characters of a line of the user
 _ARGUMENTS = 80
-_TARGETS = 12
-"""Of one tool, in one condensation."""
+_TARGETS = 12  # of one tool, in one condensation
 _EARLIER_SHARE = 0.5
 _ENGLISH = (
     *("What the user said:", "What was decided, found and changed:", "Still open:", "Errors seen:"),
@@ -50,8 +48,7 @@ _CHINESE = (
     *("用户说过的话：", "已决定、发现和更改的事：", "尚未完成：", "出现过的错误："),
     *("工具的报告：", "使用过的工具：", "助手最后的话："),
 )
-_SHARES = (0.25, 0.25, 0.1, 0.2, 0.1, 0.1, 0.06)
-"""Of the record's tokens, for each section."""
+_SHARES = (0.25, 0.25, 0.1, 0.2, 0.1, 0.1, 0.06)  # of the record's tokens, for each section
 _SAID, _LAST_WORDS = 0, -1
 _LEDGER_SHARE, _NAMES_SHARE, _FACTS_SHARE = 0.6, 0.2, 0.1
 """Of a replacement's text, for all of a ledger and for its lists."""

@@ -267,8 +267,7 @@ class Names(NamedTuple):
     success: str
     error: str
     files: str
-    kinds: tuple[str, ...]
-    """The names of the kinds of events, in the order of `EventKind`."""
+    kinds: tuple[str, ...]  # the names of the kinds of events, in the order of `EventKind`
 
 
 ENGLISH = Names(

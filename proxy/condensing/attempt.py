@@ -30,26 +30,20 @@ class Step(Enum):
     """What a refusal may lead to, besides another form, which may be named more than once (`refusals.py`)."""
 
     OTHER_REASONING = auto()
-    REPEATED = auto()
-    """The request is sent a second time as it is."""
-    SMALLER = auto()
-    """A view for the length that was refused; another refusal for the length is final."""
+    REPEATED = auto()  # the request is sent a second time as it is
+    SMALLER = auto()  # a view for the length that was refused; another refusal for the length is final
     FEWER_PICTURES = auto()
     WITHOUT_TOOL = auto()
-    ORIGINAL = auto()
-    """The request as it came, because nothing explained why the rewritten one was refused."""
+    ORIGINAL = auto()  # the request as it came, because nothing explained why the rewritten one was refused
 
 
 class Attempt(NamedTuple):
     """What is sent, and what the refusals before it have led to."""
 
     decision: Decision
-    rounds: HiddenRounds | None = None
-    """The hidden rounds that may follow; None if the model is offered no memory tool."""
-    stores: bool = False
-    """Whether the session is stored once it is accepted."""
-    tried: frozenset[Step] = frozenset()
-    """The steps that the refusals before it have led to; each is taken once."""
+    rounds: HiddenRounds | None = None  # the hidden rounds that may follow; None if the model is offered no memory tool
+    stores: bool = False  # whether the session is stored once it is accepted
+    tried: frozenset[Step] = frozenset()  # the steps that the refusals before it have led to; each is taken once
     restrictions: tuple[Restriction, ...] = ()
     """What the refusals before it have named, and what it proves once it is accepted."""
 
@@ -64,8 +58,7 @@ class Attempts:
 
     keeper: Keeper
     searcher: Searcher
-    usage_probe: bool
-    """Whether a body that is changed anyway asks for the usage of its stream, if the client did not."""
+    usage_probe: bool  # whether a body that is changed anyway asks for the usage of its stream, if the client did not
 
     def of(self, decision: Decision) -> Attempt:
         """The attempt to send a decision, whose body is written here; raises `HistoryUnavailable`."""
@@ -107,11 +100,9 @@ class ReplyFacts(NamedTuple):
     """What a reply has shown."""
 
     usage: Usage | None = None
-    anchor: Anchor | None = None
-    """What calibration keeps of the usage for the branch's next request."""
+    anchor: Anchor | None = None  # what calibration keeps of the usage for the branch's next request
     ending: str = ""
-    is_late_refusal: bool = False
-    """Whether it ended in a refusal for length."""
+    is_late_refusal: bool = False  # whether it ended in a refusal for length
 
 
 def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float) -> Session:

@@ -41,8 +41,7 @@ class Decider:
     preparer: Preparer
     keeper: Keeper
     injector: Injector
-    timeout: float
-    """Seconds that a request waits for models."""
+    timeout: float  # seconds that a request waits for models
 
     async def decide(self, context: RequestContext) -> Decision:
         """The decision on a request; after an internal error, to forward it unchanged. Raises `ProxyError`."""
@@ -217,8 +216,7 @@ class Need(NamedTuple):
     """The requirement that a view raises, if any."""
 
     requirement: Requirement | None
-    reason: str = ""
-    """Why there is none, if the decision does not say so already."""
+    reason: str = ""  # why there is none, if the decision does not say so already
 
 
 def assess_need(decision: Decision) -> Need:

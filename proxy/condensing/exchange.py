@@ -79,8 +79,7 @@ class Exchange:
         self.request = request
         self.timing = account.Timing()
         self._parts = parts
-        self._attempt: Attempt
-        """The attempt that is sent, or was sent last."""
+        self._attempt: Attempt  # the attempt that is sent, or was sent last
         self._reply = ReplyFacts()
 
     # -- decide --------------------------------------------------------------------------------------

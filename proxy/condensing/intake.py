@@ -36,14 +36,10 @@ from strategies.core.protocol import Triggering
 from strategies.core.transcript import Transcript
 from strategies.core.view import item_for
 
-MIN_REQUESTS = 2
-"""Requests of a conversation that are needed to know its growth."""
-NEWEST = 64
-"""Growth is measured over this many of the newest messages."""
-MAX_SEEN = 4
-"""The next condensation is expected to have the mean size and cost of this many earlier ones."""
-MAX_ESTIMATED = 1_000
-"""A list of more messages is counted, not estimated: other requests can run during counting only."""
+MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
+NEWEST = 64  # growth is measured over this many of the newest messages
+MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
+MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

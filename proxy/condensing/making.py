@@ -78,14 +78,11 @@ class Run(NamedTuple):
     """A run of a policy's pipeline that makes one condensation."""
 
     requirement: Requirement
-    base: Replayed
-    """The view to condense, and the condensation in it."""
+    base: Replayed  # the view to condense, and the condensation in it
     policy: Policy
-    budget: Budget | None
-    """In tokens of our own count."""
+    budget: Budget | None  # in tokens of our own count
     session: SessionFacts
-    started: float
-    """When it began, by `perf_counter`."""
+    started: float  # when it began, by `perf_counter`
 
     @property
     def trigger(self) -> Trigger:
@@ -99,16 +96,11 @@ class RunResult(NamedTuple):
 
     condensation: Condensation | None = None
     reason: str = ""
-    own_tokens: int = 0
-    """Tokens of our own model calls for this request."""
-    asked_model: bool = False
-    """Whether a model was asked, or its answer projected."""
-    late: asyncio.Task[RunResult] | None = None
-    """The run that continues with its models after the deadline."""
-    store_failure: str = ""
-    """The reason why the store did not take the record, if it did not."""
-    store_seconds: float = 0.0
-    """Seconds that the run waited for the store."""
+    own_tokens: int = 0  # tokens of our own model calls for this request
+    asked_model: bool = False  # whether a model was asked, or its answer projected
+    late: asyncio.Task[RunResult] | None = None  # the run that continues with its models after the deadline
+    store_failure: str = ""  # the reason why the store did not take the record, if it did not
+    store_seconds: float = 0.0  # seconds that the run waited for the store
 
 
 @dataclass(slots=True)
@@ -118,8 +110,7 @@ class Models:
     _resolver: Resolver
     _policy: Policy
     _budget: Budget | None
-    caller: Caller
-    """On whose behalf models are asked; it becomes a background caller once no request waits."""
+    caller: Caller  # on whose behalf models are asked; it becomes a background caller once no request waits
     _view: View
     _shared_cache: Callable[[str], int | None]
 
@@ -149,8 +140,7 @@ class PipelineRunner:
     _resolver: Resolver
     _tasks: OwnedTasks
     _clock: Callable[[], float]
-    _expected_seconds: Callable[..., float]
-    """How long an answer would take (`Dispatcher.expected_seconds`)."""
+    _expected_seconds: Callable[..., float]  # how long an answer would take (`Dispatcher.expected_seconds`)
     _shared_cache: Callable[[str], int | None]
     """The tokens of the cache that the slots of a model's server share, if they do."""
 

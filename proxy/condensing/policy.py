@@ -47,12 +47,9 @@ TABLE_SOURCE = "bundled table"
 class Window(NamedTuple):
     """A window, and where it comes from."""
 
-    tokens: int | None
-    """The context length in tokens; None if it is unknown."""
-    source: str
-    """Where it comes from, in words."""
-    max_input: int | None = None
-    """The limit in tokens for the prompt alone, if there is one."""
+    tokens: int | None  # the context length in tokens; None if it is unknown
+    source: str  # where it comes from, in words
+    max_input: int | None = None  # the limit in tokens for the prompt alone, if there is one
 
     @property
     def is_set(self) -> bool:
@@ -77,42 +74,29 @@ class Window(NamedTuple):
 class Policy(NamedTuple):
     """The strategy, budget, models and limits that apply to one request; by default one that does nothing."""
 
-    pipeline: Pipeline = OFF
-    """The names of the strategies, as the headers show them."""
-    stages: Sequence[Strategy] = ()
-    """The strategies of the pipeline, in order."""
+    pipeline: Pipeline = OFF  # the names of the strategies, as the headers show them
+    stages: Sequence[Strategy] = ()  # the strategies of the pipeline, in order
     ladder: Sequence[Strategy] = ()
     """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
     window: Window = Window(None, UNKNOWN)
-    budget: Budget | None = None
-    """In tokens of the upstream; None if neither the window nor a size refused is known."""
+    budget: Budget | None = None  # in tokens of the upstream; None if neither the window nor a size refused is known
     size_refused: int | None = None
     """The size that the session's upstream has refused, in its tokens, if it bounds the budget."""
     summarizer: SummarizerRole = SummarizerRole()
     judge: JudgeRole = JudgeRole()
-    session_settings: Mapping[str, Any] = MappingProxyType({})
-    """The settings that are stored with the session."""
+    session_settings: Mapping[str, Any] = MappingProxyType({})  # the settings that are stored with the session
     memory: Memory = MEMORY["off"]
-    judging: Judging | None = None
-    """The stage that asks judges, if there is one."""
-    block_passages: int = 0
-    """The maximum passages of a memory block."""
-    block_tokens: int = 0
-    """The maximum tokens of a memory block."""
+    judging: Judging | None = None  # the stage that asks judges, if there is one
+    block_passages: int = 0  # the maximum passages of a memory block
+    block_tokens: int = 0  # the maximum tokens of a memory block
     block_is_for_turn: bool = False
     """Whether a memory block leaves with the next user message; else it stays until a condensation takes it in."""
-    background: Mode = "off"
-    """When models may be asked for work that no request waits for."""
-    scope: str = ""
-    """The scope in which memory cards are shared; "" if they are not."""
-    economy: str = "off"
-    """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
-    costs: Prices = RATIOS
-    """The prices for that: those of the settings, else the published ones, else usual ratios."""
-    strict: bool = False
-    """Whether a request that stays over the budget is refused."""
-    profile: Profile = ANY
-    """The form of requests that the upstream accepts."""
+    background: Mode = "off"  # when models may be asked for work that no request waits for
+    scope: str = ""  # the scope in which memory cards are shared; "" if they are not
+    economy: str = "off"  # `off`, `advise` or `auto`: whether the trigger is where condensing is cheapest
+    costs: Prices = RATIOS  # the prices for that: those of the settings, else the published ones, else usual ratios
+    strict: bool = False  # whether a request that stays over the budget is refused
+    profile: Profile = ANY  # the form of requests that the upstream accepts
     ledger: LedgerCaps = LEDGER
     acts_by_size: bool = False
     """Whether a request is rewritten only because of its size: no judge, no trigger of a stage, no moving mark."""
@@ -161,19 +145,14 @@ class Policy(NamedTuple):
 class _ModelFacts(NamedTuple):
     """What the settings and the bundled table say of one model; this does not change while the process runs."""
 
-    policy: Policy
-    """The policy of a request without controls, without what depends on its window."""
+    policy: Policy  # the policy of a request without controls, without what depends on its window
     marks: Marks
     reserve: int | None
-    window: Window | None
-    """The window that the settings give."""
-    listed: Window
-    """The window in the bundled table, for a model whose window is neither set nor stated."""
-    long: Window
-    """The one for a request that asks for a million tokens; the same if the model has no such window."""
+    window: Window | None  # the window that the settings give
+    listed: Window  # the window in the bundled table, for a model whose window is neither set nor stated
+    long: Window  # the one for a request that asks for a million tokens; the same if the model has no such window
     max_input: int | None
-    is_long: bool
-    """Whether the model's name asks for a million tokens."""
+    is_long: bool  # whether the model's name asks for a million tokens
 
     def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
         """The budget for a window, of which a `size` refused bounds the usable part; None if both are unknown."""
@@ -191,8 +170,7 @@ class Basis(NamedTuple):
     window: Window
     prompt_window: int | None
     profile: Profile
-    size_refused: int | None = None
-    """The size that the session's upstream has refused."""
+    size_refused: int | None = None  # the size that the session's upstream has refused
 
 
 class Policies:

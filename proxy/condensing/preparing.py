@@ -86,12 +86,9 @@ class Claims:
 
 MAX_HELD = 16 * 1024 * 1024
 """Approximate bytes of memory that unfinished background work may hold; beyond that none is started."""
-_MEMORY_PER_BYTE = 8
-"""Bytes of memory that a piece of work takes for one byte of its request."""
-_WORK_BYTES = 64 * 1024
-"""Bytes of memory that a piece of work takes in addition."""
-_REMEMBERED = 2_000
-"""How many branches' last failed try is remembered."""
+_MEMORY_PER_BYTE = 8  # bytes of memory that a piece of work takes for one byte of its request
+_WORK_BYTES = 64 * 1024  # bytes of memory that a piece of work takes in addition
+_REMEMBERED = 2_000  # how many branches' last failed try is remembered
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
 NO_ALLOWANCE = "allowance"

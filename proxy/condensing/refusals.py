@@ -43,18 +43,13 @@ from strategies.core.messages import Message, dump
 from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
 from strategies.dialects.pictures import has_pictures, pictures
 
-MAX_RATIO = 4.0
-"""Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
-SMALLER = 0.95
-"""The next request is at most this share of the refused one, and of what is said to fit: counts differ."""
-UNKNOWN_SHARE = 0.70
-"""The same share if the refusal states no window."""
-GOAL_SHARE = 0.8
-"""The target is at most this share of the maximum that may be sent."""
+MAX_RATIO = 4.0  # largest believable ratio of upstream tokens to our own; a larger one describes another prompt
+SMALLER = 0.95  # the next request is at most this share of the refused one, and of what is said to fit: counts differ
+UNKNOWN_SHARE = 0.70  # the same share if the refusal states no window
+GOAL_SHARE = 0.8  # the target is at most this share of the maximum that may be sent
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
-TOOLS_REFUSED = (400, 404, 422, 500, 501)
-"""The statuses with which servers say that a model takes no tools."""
+TOOLS_REFUSED = (400, 404, 422, 500, 501)  # the statuses with which servers say that a model takes no tools
 ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
 Named = tuple[Restriction, ...]
 
@@ -71,10 +66,8 @@ class Refusals:
     knowledge: Knowledge
     policies: Policies
     attempts: Attempts
-    shrink: Callable[[Decision, Budget, float], Awaitable[Decision]]
-    """`Decider.smaller`."""
-    timeout: float
-    """Seconds that a request waits for models."""
+    shrink: Callable[[Decision, Budget, float], Awaitable[Decision]]  # `Decider.smaller`
+    timeout: float  # seconds that a request waits for models
     pause: Callable[[], Awaitable[object]]
 
     async def after(self, refused: Attempt, answer: OpenedReply, timing: Timing) -> tuple[Attempt, Attempt | None]:
@@ -288,12 +281,9 @@ def _is_refusable(attempt: Attempt, least: int) -> bool:
 class RefusedRequest(NamedTuple):
     """The request that was refused."""
 
-    tokens: int
-    """Tokens of the view by our own count."""
-    expected_tokens: int
-    """Tokens that the upstream was expected to count for it."""
-    reply_tokens: int
-    """Tokens that it asked for as a reply; 0 if neither the request nor the refusal states them."""
+    tokens: int  # tokens of the view by our own count
+    expected_tokens: int  # tokens that the upstream was expected to count for it
+    reply_tokens: int  # tokens that it asked for as a reply; 0 if neither the request nor the refusal states them
 
 
 def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest) -> Budget:
@@ -348,10 +338,8 @@ _PICTURES = re.compile(
 )
 """What vendors and servers are known to say of too many pictures, with the number that they allow."""
 _RATE = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
-MANY = 20
-"""Pictures from which a vendor's stricter rule about their size holds ("many-image requests")."""
-SHARE_KEPT = 0.5
-"""The share of the refused bytes, or pictures, that the next request has at most."""
+MANY = 20  # pictures from which a vendor's stricter rule about their size holds ("many-image requests")
+SHARE_KEPT = 0.5  # the share of the refused bytes, or pictures, that the next request has at most
 
 
 def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | None:

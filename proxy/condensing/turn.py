@@ -44,53 +44,38 @@ from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 from strategies.dialects.pictures import has_pictures, without_pictures
 
-ON_VOTES = "judge_tokens"
-"""The session's totals of tokens for which its allowance has paid."""
-MIN_SAVING = 0.01
-"""The smallest saving that is reported, as a share of the cost of prompts."""
+ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowance has paid
+MIN_SAVING = 0.01  # the smallest saving that is reported, as a share of the cost of prompts
 
 
 class RequestContext(NamedTuple):
     """All that is known about one request before it is decided on."""
 
-    request: ClientRequest
-    """The request, with the messages that the store has supplied."""
-    whole: Measured
-    """The whole conversation, with its counts."""
-    recognised: Recognised
-    """The session that the request continues, with its records."""
-    policy: Policy
-    """The strategy, options, window and budget that apply."""
+    request: ClientRequest  # the request, with the messages that the store has supplied
+    whole: Measured  # the whole conversation, with its counts
+    recognised: Recognised  # the session that the request continues, with its records
+    policy: Policy  # the strategy, options, window and budget that apply
     counter: Counter
     sent: Measured
     """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
-    has_tools: bool
-    """Whether the client's request offers tools."""
-    supply: Supply = Supply()
-    """What the request says of the history that it continues."""
-    prompt: CountedPrompt = NO_PROMPT
-    """The prompt as calibration compares it with earlier ones."""
-    calibrated: Calibration = UNCALIBRATED
-    """What is known about the upstream's own count of the prompt."""
-    own_budget: Budget | None = None
-    """The policy's budget in tokens of our own count; None if it has none."""
+    has_tools: bool  # whether the client's request offers tools
+    supply: Supply = Supply()  # what the request says of the history that it continues
+    prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
+    calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
+    own_budget: Budget | None = None  # the policy's budget in tokens of our own count; None if it has none
     advice: Advice | None = None
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
-    offer: Offer = NO_OFFER
-    """The memory tool as it is offered to the model."""
+    offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
     size_refused: SizeRefused | None = None
     """The size that the session's upstream has refused, as long as it bounds the session."""
     pictures_out: PicturesOut | None = None
-    without_pictures: Transcript | None = None
-    """The transcript without `pictures_out`; None if there are none."""
+    without_pictures: Transcript | None = None  # the transcript without `pictures_out`; None if there are none
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
     """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
-    offerable: Offer = NO_OFFER
-    """The memory tool as it is offered once a condensation pays for it."""
-    is_idle: bool = False
-    """Whether nothing is due, so that the request is forwarded as it came."""
+    offerable: Offer = NO_OFFER  # the memory tool as it is offered once a condensation pays for it
+    is_idle: bool = False  # whether nothing is due, so that the request is forwarded as it came
 
     @property
     def budget(self) -> Budget:
@@ -390,34 +375,24 @@ class RequestContext(NamedTuple):
 class Decision(NamedTuple):
     """What is forwarded for one request, and why."""
 
-    context: RequestContext
-    """All that was known when it was decided on."""
+    context: RequestContext  # all that was known when it was decided on
     view: View
-    tokens_after: int
-    """Tokens of the view, by the tokenizer's own count."""
-    session: str
-    """The session's id, as the response header shows it."""
-    body: bytes = b""
-    """The bytes to forward."""
-    applied: Condensation | None = None
-    """The condensation that the view applies."""
+    tokens_after: int  # tokens of the view, by the tokenizer's own count
+    session: str  # the session's id, as the response header shows it
+    body: bytes = b""  # the bytes to forward
+    applied: Condensation | None = None  # the condensation that the view applies
     floor: int | None = None
     """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
-    offer: Offer = NO_OFFER
-    """The memory tool, if the view pays for its offer."""
-    memory_patch: Overlay | None = None
-    """The memory block that this view has first."""
+    offer: Offer = NO_OFFER  # the memory tool, if the view pays for its offer
+    memory_patch: Overlay | None = None  # the memory block that this view has first
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE
-    was_prepared: bool = False
-    """Whether the condensation came from a preparation; else it was made for this request."""
+    was_prepared: bool = False  # whether the condensation came from a preparation; else it was made for this request
     metadata: Mapping[str, Any] = MappingProxyType({})
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
-    own_tokens: int = 0
-    """Tokens of our own model calls for this request."""
-    probed: bool = False
-    """Whether the body asks for the usage of a stream that the client did not ask for."""
+    own_tokens: int = 0  # tokens of our own model calls for this request
+    probed: bool = False  # whether the body asks for the usage of a stream that the client did not ask for
 
     @property
     def policy(self) -> Policy:

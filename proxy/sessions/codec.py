@@ -44,8 +44,7 @@ from strategies.dialects import DIALECTS
 
 _log = logging.getLogger(__name__)
 VERSION = 2
-BLOCK_VERSION = 2
-"""The schema version of all blocks, including those of append mode."""
+BLOCK_VERSION = 2  # the schema version of all blocks, including those of append mode
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes in any other format."""
 MAX_BYTES = 2 * 1024 * 1024
@@ -53,11 +52,10 @@ MAX_BYTES = 2 * 1024 * 1024
 MAX_DOCUMENTS = 128 * 1024
 """Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
 
-_RECORDED = (
+_RECORDED = (  # the fields of a condensation that its record has; whether it stands is stored outside of the record
     *("id", "digest", "covered", "depth", "pieces", "window", "strategy", "requirement", "trigger", "tokens_before"),
     *("tokens_after", "created_at", "own_tokens", "parent", "cards", "metadata"),
 )
-"""The fields of a condensation that its record has; whether it stands is stored outside of the record."""
 _SAME = (
     *("id", "source", "created_at", "parent", "settings", "strategy", "window", "totals", "judging", "economy"),
     "inherited",

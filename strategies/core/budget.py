@@ -20,8 +20,7 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 MAX_RESERVE = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
-MIN_TRIGGER = 0.5
-"""The minimum of a strategy's own `trigger`, as a share of usable."""
+MIN_TRIGGER = 0.5  # the minimum of a strategy's own `trigger`, as a share of usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,7 @@ class Scale(NamedTuple):
         return int(upstream / self.slope)
 
 
-UNSCALED = Scale()
-"""The scale of an upstream that counts tokens as we do."""
+UNSCALED = Scale()  # the scale of an upstream that counts tokens as we do
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +71,12 @@ class Budget:
     window: int
     reserve: int
     marks: Marks = Marks()
-    max_input: int | None = None
-    """The model's own limit on the input, if it has one."""
-    goal: int = 0
-    """The size of the view that a plan aims at. The driver sets it according to the requirement."""
+    max_input: int | None = None  # the model's own limit on the input, if it has one
+    goal: int = 0  # the size of the view that a plan aims at. The driver sets it according to the requirement.
     prompt_window: int | None = None
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
-    stated_window: int | None = None
-    """For a budget in tokens of our own count, the window in tokens of the upstream."""
+    stated_window: int | None = None  # for a budget in tokens of our own count, the window in tokens of the upstream
 
     @classmethod
     def of(

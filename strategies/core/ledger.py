@@ -87,8 +87,7 @@ class LedgerCaps:
     rules: int = 1_000
     facts: int = 800
     names: int = 700
-    together: int = 10**9
-    """The maximum of all parts together. Rules take their tokens first, then names, then facts."""
+    together: int = 10**9  # the maximum of all parts together. Rules take their tokens first, then names, then facts.
 
     @property
     def all(self) -> int:
@@ -232,18 +231,15 @@ def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter, known
         yield fact
 
 
-MAX_CHARACTERS = 8_000
-"""Characters of one text that are read: its beginning and its end, where errors and totals are."""
+MAX_CHARACTERS = 8_000  # characters of one text that are read: its beginning and its end, where errors and totals are
 OLDEST, NEWEST = 100_000, 300_000
 """Of many texts, how many characters of the first ones and of the last ones are read, at most `MAX_CHARACTERS` of each.
 
 The texts between them are skipped, so the cost is bounded: an important fact is repeated or recent anyway.
 """
-MAX_OF_ONE = 3
-"""How often one message may count for the same fact."""
+MAX_OF_ONE = 3  # how often one message may count for the same fact
 LONGEST = 160
-_LONGEST_WORD = 4 * LONGEST
-"""Characters of a fact that are kept (`LONGEST`), and characters of a word that are read."""
+_LONGEST_WORD = 4 * LONGEST  # characters of a fact that are kept (`LONGEST`), and characters of a word that are read
 _HEAD = MAX_CHARACTERS * 6 // 10
 
 

@@ -14,8 +14,7 @@ from enum import IntEnum
 from strategies.core.excerpt import ERROR
 from strategies.core.messages import Message, Role
 
-LONGEST = 240
-"""Characters of a line."""
+LONGEST = 240  # characters of a line
 _SHORTEST = 12
 _MAX_LINES, _MAX_LENGTH = 2_000, 2_000
 """Of one message, and of one of its lines: pages of data are not read to their end."""

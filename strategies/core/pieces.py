@@ -67,8 +67,7 @@ class Overlay:
     pieces: tuple[Piece, ...]
     under: int = 0
     """How many messages the head covered when this was placed. Behind one that covers fewer, it may repeat some."""
-    asked: bytes = b""
-    """The digest of the message that it goes before, if it is about just that one."""
+    asked: bytes = b""  # the digest of the message that it goes before, if it is about just that one
 
     def outlives(self, covered: int) -> bool:
         """Whether a head that covers so many messages has not taken it in.

@@ -130,19 +130,15 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    yes: bool | None
-    """None if no vote could be read, so that there is no verdict."""
-    digest: bytes
-    """The chain digest at the end of the transcript that was judged."""
-    message_count: int
-    """How many chain messages that transcript had."""
+    yes: bool | None  # None if no vote could be read, so that there is no verdict
+    digest: bytes  # the chain digest at the end of the transcript that was judged
+    message_count: int  # how many chain messages that transcript had
     tokens: int
     voted_at: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
     earlier_digests: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
-    failure: str = ""
-    """Why there is no verdict, as a kebab-case word; "" if there is one."""
+    failure: str = ""  # why there is no verdict, as a kebab-case word; "" if there is one
 
     def applies_to(self, digests: Sequence[bytes]) -> bool:
         return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
@@ -157,10 +153,8 @@ class SessionFacts:
 
     now: float = 0.0
     condensations: tuple[Condensation, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    """The verdicts of all branches, oldest first."""
-    verdict: Verdict | None = None
-    """The verdict that this run follows, if any."""
+    verdicts: tuple[Verdict, ...] = ()  # the verdicts of all branches, oldest first
+    verdict: Verdict | None = None  # the verdict that this run follows, if any
     seen: tuple[tuple[int, float], ...] = ()
     """When messages were first seen: pairs (chain length, time by which all messages up to it had come), in order."""
     continue_view: bool = False

@@ -14,16 +14,12 @@ from collections.abc import Container, Iterable, Iterator
 from strategies.core.cues import is_cued, is_pasted, is_weak
 from strategies.core.values import Statement, corrected, correction, statement
 
-LONGEST = 600
-"""Characters of the longest sentence that may be a rule; anything longer was pasted."""
-MAX_OF_ONE = 40
-"""The maximum number of units that one message contributes."""
+LONGEST = 600  # characters of the longest sentence that may be a rule; anything longer was pasted
+MAX_OF_ONE = 40  # the maximum number of units that one message contributes
 MAX_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
-OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
-"""The beginnings of open and of finished tasks in a list."""
-MAX_RULES = 400
-"""How many rules are kept, and how many wishes and tasks besides: the earliest of each."""
+OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")  # the beginnings of open and of finished tasks in a list
+MAX_RULES = 400  # how many rules are kept, and how many wishes and tasks besides: the earliest of each
 _FILLERS = frozenset(
     "please pls remember reminder again also and ok okay so note that as i said once more".split()  # noqa: SIM905
 )

@@ -49,8 +49,7 @@ Systems = tuple[tuple[int, Message], ...]
 class Sums(NamedTuple):
     """What follows from the messages of a transcript alone, so that all transcripts of the same messages share it."""
 
-    digests: list[bytes]
-    """The chain digest after each message of the chain."""
+    digests: list[bytes]  # the chain digest after each message of the chain
     chain_tokens: int
     system_tokens: int
     unpriced: bool
@@ -86,10 +85,8 @@ class Transcript:
     chain: tuple[Message, ...]
     systems: Systems = ()
     """The system and developer messages in order, each with the number of chain messages before it."""
-    patches: tuple[Overlay, ...] = ()
-    """Hidden memory rounds, in order. A view shows those that no head covers."""
-    form: Form | None = None
-    """The form in which the upstream accepts views; None if it accepts any."""
+    patches: tuple[Overlay, ...] = ()  # hidden memory rounds, in order. A view shows those that no head covers.
+    form: Form | None = None  # the form in which the upstream accepts views; None if it accepts any
     bound_until: int | None = 0
     """A view has no signed reasoning in messages before this chain index, nor in rewritten ones (`core.reasoning`).
 
@@ -258,8 +255,7 @@ def reads_chinese(text: str) -> bool:
 
 # -- pins ------------------------------------------------------------------------------------------------------
 
-PIN_SHARE = 8
-"""Pinned messages together may take 1 / `PIN_SHARE` of the window."""
+PIN_SHARE = 8  # pinned messages together may take 1 / `PIN_SHARE` of the window
 
 
 def pinned_in(

@@ -154,8 +154,7 @@ class View:
     """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
     head_size: int
     covered_count: int
-    fixed_tokens: int
-    """Tokens that no plan can change: tools, framing and system messages."""
+    fixed_tokens: int  # tokens that no plan can change: tools, framing and system messages
     counter: TokenCounter
     own_from: int
     """The chain index from which on the transcript's own messages follow `front`; the chain's length if none do."""

@@ -15,10 +15,8 @@ from strategies.core.client_context import users_words
 from strategies.core.transcript import reads_chinese
 from strategies.memory.ranking import Hit
 
-LONGEST = 8_000
-"""Characters of a message that are read, half of them at its end. The text between them was pasted."""
-SHARE = 0.6
-"""The share of a message that its questions must have, unless one of them refers to what was said."""
+LONGEST = 8_000  # characters of a message that are read, half of them at its end. The text between them was pasted.
+SHARE = 0.6  # the share of a message that its questions must have, unless one of them refers to what was said
 LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.5
 """The share of the best visible hit's score that the best hidden one must have.
 

@@ -28,17 +28,14 @@ HEADING = "## Relevant Memories"
 MAX_TOKENS = 800
 TOP_K = 5
 WINDOW_SHARE = 16
-BESIDE = 3
-"""Two hits at most this many messages apart form one passage."""
+BESIDE = 3  # two hits at most this many messages apart form one passage
 MIN_SHARE = 0.3
 """A hit below this share of the best score is left out of a block: nobody asked for it, so it is not worth its tokens.
 
 Only hits that the view does not show count for the best score, because the question itself is among the others.
 """
-LEAST_BEST = 0.5
-"""A block is empty if none of its hits has this share of the best score: the better ones had no room."""
-SHORT = 24
-"""A text with fewer characters may occur in other texts by chance."""
+LEAST_BEST = 0.5  # a block is empty if none of its hits has this share of the best score: the better ones had no room
+SHORT = 24  # a text with fewer characters may occur in other texts by chance
 
 _MIN_ROOM, _QUOTE = 8, "> "
 
