@@ -88,12 +88,11 @@ def is_cued(unit: str) -> bool:
 
 def is_weak(unit: str) -> bool:
     """Whether a unit is a wish or a task rather than a rule. If room is short, these give way."""
-    strong, weak = _heard(unit)
-    return weak and not strong
+    return _heard(unit)[1]
 
 
 def _heard(unit: str) -> tuple[bool, bool]:
-    """Whether a unit has strong and weak cues."""
+    """Whether a unit has strong cues, and whether it has only weak ones."""
     if is_pasted(unit):
         return False, False
     is_chinese = not unit.isascii()
@@ -102,10 +101,10 @@ def _heard(unit: str) -> tuple[bool, bool]:
         text = report.sub(" ~ ", text)
     if _ASKS.search(unit):
         return _ASKS_FOR.search(unit) is not None and _ASKED_TO_LAST.search(text) is not None, False
-    strong, weak = _has(text, _STRONG), _has(text, _WEAK)
-    if is_chinese and not _has(text, _CHINESE_ONCE):
-        strong, weak = strong or _has(text, _CHINESE_STRONG), weak or _has(text, _CHINESE_WEAK)
-    return strong, weak
+    also_chinese = is_chinese and not _has(text, _CHINESE_ONCE)
+    if _has(text, _STRONG) or (also_chinese and _has(text, _CHINESE_STRONG)):
+        return True, False
+    return False, _has(text, _WEAK) or (also_chinese and _has(text, _CHINESE_WEAK))
 
 
 def _has(text: str, patterns: Iterable[re.Pattern[str]]) -> bool:

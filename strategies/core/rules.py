@@ -115,6 +115,8 @@ def _rules_in(text: str) -> list[str]:
         # A list continues over empty lines, a paragraph ends with one.
         in_list, after_gap = in_list and (bulleted or not after_gap), False
         rules += [unit for unit in _units(line) if (in_list and not is_pasted(unit)) or is_cued(unit)]
+        if len(rules) >= MAX_OF_ONE:
+            break
         if _LIST.search(line):
             in_list = is_cued(line) or _ABOUT_RULES.search(line) is not None
     return rules[:MAX_OF_ONE]

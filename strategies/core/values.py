@@ -161,7 +161,7 @@ def correction(message: str) -> str | None:
 
 def corrected(sentence: str, value: str) -> str | None:
     """The sentence with another value, the old one named beside it; None if it is not clear which value is meant."""
-    spans = list(_values(sentence))
+    spans = list(_values(sentence)) if len(sentence) <= _LONGEST else []
     if len(spans) != 1:
         return None
     kind, start, end = spans[0]
