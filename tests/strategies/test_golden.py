@@ -39,7 +39,7 @@ UPDATE = "CONDENSER_UPDATE_GOLDEN"
 # What these say is when, how or of whom something is asked, or what is done with a plan; a plan is the same.
 NOT_OF_A_PLAN = {
     "rolling": {
-        "compression_threshold", "enable_memory_injection", "memory_top_k", "memory_max_tokens"
+        "compression_threshold", "block", "enable_memory_injection", "memory_top_k", "memory_max_tokens"
     },
     "dynacontext": {
         "voting_k", "early_turns", "min_growth", "max_branches", "judge", "ballot", "judge_max_tokens", "on_drift",
