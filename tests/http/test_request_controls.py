@@ -77,7 +77,7 @@ def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Sta
 
 def test_options_stick_with_their_strategy_and_go_with_it(stage: Stage) -> None:
     def budgeted(headers: list[tuple[str, str]]) -> Any:
-        answer = stage.ask(agent(12, lines=10), [*controls(session="options", dry_run="true", force="true"), *headers])
+        answer = stage.ask(agent(12, lines=20), [*controls(session="options", dry_run="true", force="true"), *headers])
         return answer.json()["plan"]["mask"]["maskedMessageCount"]
 
     stage.ask(chat(1), controls(session="options", strategy="mask", options="keep=8"))
