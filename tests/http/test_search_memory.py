@@ -37,6 +37,7 @@ from tests.support.wire import Answer
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 LOOKS = ToolCall("look", '{"at": "barrel"}', "call_look")
+DAYS = 13
 FOUND = "It hangs behind the blue barrel."
 both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 
@@ -45,14 +46,14 @@ both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streame
 def remembering(**settings: Any) -> Iterator[Stage]:
     """A stage on which a fact was said, and condensed away."""
     with proxy_with_upstream(strategy="recent", **settings) as stage:
-        stage.ask(diary(12), [*controls(session="s", window=4_096), FORCE])
+        stage.ask(diary(DAYS), [*controls(session="s", window=4_096), FORCE])
         assert FACT not in str(stage.last_view)
         stage.forget()
         yield stage
 
 
 def question() -> list[Message]:
-    return ending(diary(12), QUESTION)
+    return ending(diary(DAYS), QUESTION)
 
 
 def asks(stage: Stage, messages: Sequence[Message], streamed: bool, **members: Any) -> Answer:
@@ -239,9 +240,9 @@ def test_the_tools_of_the_client_keep_their_bytes_and_ours_comes_last() -> None:
 
 def test_a_body_without_tools_gets_them_once_something_was_condensed() -> None:
     with proxy_with_upstream(strategy="recent") as stage:
-        stage.ask(diary(12), [*controls(session="s"), TOOL])
+        stage.ask(diary(DAYS), [*controls(session="s"), TOOL])
         assert stage.forwarded[-1].body == stage.sent[-1]
-        stage.ask(diary(12), [*controls(session="s"), FORCE])
+        stage.ask(diary(DAYS), [*controls(session="s"), FORCE])
         assert offers_search(stage.forwarded[-1])
         stage.ask(question(), controls(session="s"))
         assert offers_search(stage.forwarded[-1])
