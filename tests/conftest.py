@@ -1,7 +1,5 @@
 """Fixtures of the end-to-end tests: a scripted upstream and the real proxy before it, on real sockets."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -4,8 +4,6 @@
 `strategies`, never the reverse. Each client library has one module that knows it. Nothing runs at import.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Nothing of what one tenant has sent makes the same quicker for another: what is cached for all has no content."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Callable

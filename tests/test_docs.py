@@ -1,7 +1,5 @@
 """The documents say what the program has: every name in the code stands in its document, and the other way round."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """The figures of README are those that its own commands print."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Measurements that do not depend on what else the machine has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

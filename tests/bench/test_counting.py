@@ -1,7 +1,5 @@
 """Planning grows with the history and not faster: told by what is counted, for a clock would tell of the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

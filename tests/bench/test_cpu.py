@@ -1,7 +1,5 @@
 """The measurement of processor time for each request: its table, and that it can be run."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

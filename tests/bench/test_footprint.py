@@ -1,7 +1,5 @@
 """The measurement of start-up and memory: its verdicts, and that it can be run."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.footprint import measure, row

@@ -1,7 +1,5 @@
 """The measurement of the loop's lag: that it can be run on the real app."""
 
-from __future__ import annotations
-
 from bench.lag import STATES, measure
 
 

@@ -1,7 +1,5 @@
 """The measurement under load: requests that differ where they should, and one round over real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

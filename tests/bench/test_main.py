@@ -1,7 +1,5 @@
 """The table that all measurements print."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.__main__ import main, table

@@ -1,7 +1,5 @@
 """The measurement of who waits for a model: what it counts, on a conversation that it can play in moments."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Playwright keeps an event loop running while it is there, so it ends with the file: other tests run loops of their own.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

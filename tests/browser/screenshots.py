@@ -1,7 +1,5 @@
 """`python -m tests.browser.screenshots`: writes the pictures of docs/dashboard.md, of a conversation that runs here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright

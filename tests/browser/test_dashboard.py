@@ -1,7 +1,5 @@
 """The dashboard in a real browser: what a person sees of a running conversation, and what the buttons do to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

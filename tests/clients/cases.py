@@ -1,7 +1,5 @@
 """What the client tests share: headers a user sets, a tool, an image, and how long a cancel may take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel

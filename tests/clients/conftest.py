@@ -1,7 +1,5 @@
 """What all tests with clients share."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What LiteLLM leaves behind in a process, and how it goes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

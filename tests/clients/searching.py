@@ -3,8 +3,6 @@
 The client asks a question. Where it is given a call of its own, it answers that and asks again. Then come three turns.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

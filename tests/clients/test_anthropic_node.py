@@ -1,7 +1,5 @@
 """The official anthropic package for Node, run by node/messages.mjs: one process per scenario."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ call is run by Claude Code in a folder of the test's own. Its prompt and tools a
 window is one of 64,000.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The model is scripted, and each of its calls is run by Codex in a folder of the test's own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """LangChain's ChatOpenAI and OpenAIEmbeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

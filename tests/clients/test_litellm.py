@@ -1,7 +1,5 @@
 """LiteLLM as a library: `openai/…` models with an `api_base`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

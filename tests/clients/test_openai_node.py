@@ -1,7 +1,5 @@
 """The official openai package for Node, run by node/driver.mjs: one process per scenario."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The official openai package for Python, synchronous: a changed `base_url` is the only change."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socket

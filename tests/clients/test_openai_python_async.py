@@ -1,7 +1,5 @@
 """The official openai package for Python, asynchronous."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The official openai package for Python at `/v1/responses`: a changed `base_url` is the only change."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """pydantic-ai agents over an OpenAI chat model: the loop of an agent, not only single calls."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Agents of LangChain and pydantic-ai at `/v1/responses`: far past the window, with all items or by the last id."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The official openai package for Node before a model that searches its memory, run by node/search_memory.mjs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

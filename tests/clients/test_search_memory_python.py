@@ -1,7 +1,5 @@
 """The official openai package for Python before a model that searches its memory: it sees nothing of that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`strict` refuses what stays over the budget, in the form that each official SDK reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

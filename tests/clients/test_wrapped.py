@@ -1,7 +1,5 @@
 """`condenser wrap` and `watch`: unchanged programs with official SDKs, signals, exit statuses, receipt and rows."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

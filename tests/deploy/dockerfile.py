@@ -3,8 +3,6 @@
 Only as much of the language as ours uses; an unknown instruction is an error, not a guess.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Where the repository lies, and what is in it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The compose file: nothing open to the network, no right that is not needed, no name that dangles."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

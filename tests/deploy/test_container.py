@@ -1,7 +1,5 @@
 """The image: what its Dockerfile promises and, as `torture`, what its steps make when carried out."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

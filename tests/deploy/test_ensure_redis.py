@@ -1,7 +1,5 @@
 """deploy/ensure_redis.sh: where the redis-server comes from that tests start."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The unit of systemd and the agent of launchd: they run a command that there is."""
 
-from __future__ import annotations
-
 import plistlib
 import shlex
 

@@ -1,7 +1,5 @@
 """`make`: its targets, what it tells a machine that cannot run it, and what its locks hold."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is built from a clean checkout carries the program with its data, counts tokens, and holds nothing else."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

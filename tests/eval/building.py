@@ -1,7 +1,5 @@
 """Small dialogues to measure."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """CliffCompaction's rule: what it keeps of a conversation, and when."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

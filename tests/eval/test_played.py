@@ -1,7 +1,5 @@
 """Recorded conversations, played: what is kept beside what it costs, and what a record still holds of what is gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from eval.played import AUTO, PARTS, WINDOW, carried, costs, part_of

@@ -1,7 +1,5 @@
 """A proxy before a scripted upstream, and a Redis server, for a test over HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

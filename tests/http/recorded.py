@@ -1,7 +1,5 @@
 """Recorded conversations, and the requests that a client must have made on the way through one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a strict upstream checks of a message list, what the design promises of each view, and of each error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

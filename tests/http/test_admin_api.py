@@ -1,7 +1,5 @@
 """`/_condenser/`: who gets in, what an operator sees, what is gone after it was deleted."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterator

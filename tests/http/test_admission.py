@@ -1,7 +1,5 @@
 """Requests beyond what the proxy serves wait, or are refused in time, and are counted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What holds for agents of the Messages API and of the Responses API alike, before upstreams as strict as vendors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

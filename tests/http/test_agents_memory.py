@@ -1,7 +1,5 @@
 """`search_memory` for agents of both APIs: the model searches inside the proxy, and its client never sees that."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

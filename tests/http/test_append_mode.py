@@ -1,7 +1,5 @@
 """Append mode through the real proxy: the client sends what is new, the upstream gets the whole history."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What cannot be read, or is odd: 400 in OpenAI's form or the upstream's own word, never 500, and nothing stored."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sqlite3

@@ -1,7 +1,5 @@
 """Reasoning that is bound to a head which a later view lacks: it is left out, or a refusal has it left out once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

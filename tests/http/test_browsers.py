@@ -1,7 +1,5 @@
 """Web pages cannot use the proxy: requests with a foreign `Host` or `Origin` are refused, on every path."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit

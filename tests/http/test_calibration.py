@@ -4,8 +4,6 @@ Recorded conversations of several kinds and languages go through the real proxy,
 upstream to count is read from its headroom header and compared with what the upstream counts.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import random

@@ -1,7 +1,5 @@
 """Cards of any strategy that summarizes: which messages and condensation they are of, and who may see them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ nothing condensed, where the view is the whole history or what was sent, and wit
 messages, where it is in the view exactly when they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

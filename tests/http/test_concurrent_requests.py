@@ -1,7 +1,5 @@
 """Concurrent requests at the same chain share one condensation, within a process and across replicas."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

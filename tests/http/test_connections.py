@@ -1,7 +1,5 @@
 """What a connection may cost: what is no HTTP, too large, too slow or too much is refused in the form of our errors."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

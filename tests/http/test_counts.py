@@ -1,7 +1,5 @@
 """What a request costs is counted as its server counts it; what nobody can know counts nothing and is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

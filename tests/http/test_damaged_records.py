@@ -1,7 +1,5 @@
 """One damaged record costs its own session its memory, and nobody else anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

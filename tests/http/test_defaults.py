@@ -1,7 +1,5 @@
 """The proxy with the settings that it ships with: what a user gets who changes nothing but a `base_url`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

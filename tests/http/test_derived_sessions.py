@@ -1,7 +1,5 @@
 """Conversations without an id: recognised by their chain, forked where they part, not stored while they are small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

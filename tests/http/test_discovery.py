@@ -1,7 +1,5 @@
 """The upstream's server is asked in the background which windows its models have, and believed until it says other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Where condensing is cheapest: what `advise` says, what `auto` does, and who chooses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

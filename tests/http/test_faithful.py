@@ -1,7 +1,5 @@
 """The settings of docs/faithful.md: what the proxy adds to the source documents is off, and they condense."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

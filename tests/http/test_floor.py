@@ -1,7 +1,5 @@
 """A prompt of which most can never go: the client is told before it fails, and no model is asked in vain."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

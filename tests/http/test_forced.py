@@ -1,7 +1,5 @@
 """`X-Condenser-Force` condenses now, whatever the marks say; each condensation has an id of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import wire

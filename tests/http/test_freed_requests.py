@@ -1,7 +1,5 @@
 """A finished request leaves nothing for the garbage collector."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

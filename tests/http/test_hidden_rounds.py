@@ -1,7 +1,5 @@
 """Hidden rounds: what a search has led to is kept with the session, and stands in later views."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Judges vote after the reply; what follows from a YES is ready for a later request, and nobody waits for it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Keep-alive: nothing leaves before the upstream's own head, and pauses behind it are filled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What stays in views: loaded tools, the client's environment, and the user's words beside a tool's result."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

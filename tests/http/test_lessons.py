@@ -1,7 +1,5 @@
 """A lesson holds for the tenant that met it: what one tenant's errors teach changes nothing for another."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The log: one line for each request, with numbers, and never content or credentials."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """`/_condenser/…/memory`: an operator lists, searches, adds and forgets cards, and requests see what was left."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Injection: what was condensed away and is asked about comes back once, and stays until it is condensed again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

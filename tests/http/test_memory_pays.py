@@ -1,7 +1,5 @@
 """Memory pays for itself: it has at most half of what the condensation saves, and shows only what has left the view."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 As for all memory, a session sees them once something of its own was condensed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

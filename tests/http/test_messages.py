@@ -1,7 +1,5 @@
 """The Messages API through the real proxy, before an upstream that refuses what the vendor refuses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What goes wrong under the Messages API: long prompts are healed, all else is told in the form of the vendor."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Proxies come and go under the Messages API: its views and its thinking do not depend on which one serves a turn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

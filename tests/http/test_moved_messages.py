@@ -1,7 +1,5 @@
 """Clients that put files in front of each question, and move them to the end with the next one, as aider does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise

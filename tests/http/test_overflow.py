@@ -1,7 +1,5 @@
 """An upstream that refuses a prompt for its length: the window is learned, and the client gets its reply."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from collections.abc import Callable, Iterator

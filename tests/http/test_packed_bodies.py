@@ -1,7 +1,5 @@
 """Bodies that come packed, and bodies that nobody need read: the first are read, the others go on as they came."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

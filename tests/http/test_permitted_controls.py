@@ -1,7 +1,5 @@
 """Which controls clients may set is up to the deployment: by header, member of the body or suffix of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

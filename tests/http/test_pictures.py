@@ -1,7 +1,5 @@
 """A request that is refused for its bytes or its pictures is sent once more without the oldest ones."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

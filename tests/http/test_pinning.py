@@ -1,7 +1,5 @@
 """A message that a person pinned stands in every later view, word for word, until it is unpinned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

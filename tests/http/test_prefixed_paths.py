@@ -1,7 +1,5 @@
 """Paths with a provider's prefix: what a path ends in says which protocol it is, and it stays below the base URL."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is done for the next request once this one has its reply: nobody waits for a model below the hard limit."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Servers that take less than OpenAI's: what we send is in a form that they take, and clients see no refusal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

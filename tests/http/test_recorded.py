@@ -1,7 +1,5 @@
 """Recorded conversations, turn by turn through the real proxy: what a strict upstream would see."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field

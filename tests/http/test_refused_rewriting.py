@@ -1,7 +1,5 @@
 """An upstream that refuses what the proxy makes of a request, without a reason that anybody knows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A search whose result the upstream does not take: the official client gets an answer all the same, where it can."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast

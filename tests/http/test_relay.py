@@ -1,7 +1,5 @@
 """Replies cross the proxy byte for byte, as they come; and how each side's leaving ends the other's call."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

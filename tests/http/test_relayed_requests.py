@@ -1,7 +1,5 @@
 """Requests cross the proxy as they are, path, headers and body, unless a path is not the upstream's to see."""
 
-from __future__ import annotations
-
 import socket
 from urllib.parse import urlsplit
 

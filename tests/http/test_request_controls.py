@@ -1,7 +1,5 @@
 """What a request can ask of the proxy: by header, by body, by a suffix of the model. None of it goes upstream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the response headers say of a request, through the real proxy on a real socket."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Proxies come and go: what is forwarded does not depend on which one serves a turn, nor on its age."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle

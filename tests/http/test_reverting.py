@@ -1,7 +1,5 @@
 """A condensation that a person took back: the longer view returns and stays, until it no longer fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rolling` over HTTP: its own trigger in place of the mark, and its message, which other strategies read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

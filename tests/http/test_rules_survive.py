@@ -1,7 +1,5 @@
 """What the user ruled in the first turns stands in the view after ten condensations, whatever a summarizer forgets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

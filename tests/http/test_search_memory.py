@@ -1,7 +1,5 @@
 """`search_memory`: the model searches what was said, inside the proxy, and its client never sees that it did."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

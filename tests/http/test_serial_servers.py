@@ -1,7 +1,5 @@
 """Servers that answer one request at a time: the proxy's own calls never stand in a client's way there."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

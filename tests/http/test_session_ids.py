@@ -1,7 +1,5 @@
 """Ids of sessions as clients send them: which are refused, how long ones are shown, what of them goes on upstream."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.settings import Settings

@@ -1,7 +1,5 @@
 """A store that is slow while a reply ends: what the client waits for, and what is stored whether it waits or not."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

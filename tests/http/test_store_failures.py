@@ -1,7 +1,5 @@
 """A store that is out: replies come, `degraded` says so, nothing wrong is remembered, and it heals by itself."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """A summarizer that fails, hangs or lies: the reply still comes, and history is not replaced by rubbish."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """`sessions.take_over`: a request that names an earlier reply is condensed as if it had sent all of its history."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

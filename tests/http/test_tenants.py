@@ -1,7 +1,5 @@
 """Tenants share nothing: neither ids nor texts nor what was condensed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Nothing is lent to a caller, stored for it or shown to it before the upstream has accepted its credential."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A store that cannot write: readiness, replies and metrics say so, and no turn is lost without a word."""
 
-from __future__ import annotations
-
 import re
 import resource
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a client is shown of usage, what is asked of the upstream for it, and what prices make of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

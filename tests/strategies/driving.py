@@ -1,7 +1,5 @@
 """Runs strategies and pipelines without an event loop: a function answers their effects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 

@@ -4,8 +4,6 @@
 that a second orphan of an id that the client itself has orphaned is a fault of ours.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

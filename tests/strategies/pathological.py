@@ -1,7 +1,5 @@
 """Texts on which a careless pattern or loop takes quadratic time, and the functions that have to read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """What holds for every strategy that asks a model for a record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

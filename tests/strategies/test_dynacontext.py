@@ -1,7 +1,5 @@
 """`dynacontext`: what a vote and the context limit condense, and what stays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`dynacontext`: how the record is asked for, and its metadata."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """`dynacontext`: plans that follow a verdict, and whole sessions with judges, keep the invariants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

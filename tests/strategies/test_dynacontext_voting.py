@@ -1,7 +1,5 @@
 """`dynacontext`: when votes are held, what the judges see, and what is stored of a vote."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """`extract`: a record made by rules, which keeps the user's words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

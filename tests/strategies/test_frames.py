@@ -1,7 +1,5 @@
 """What the proxy writes into a Chinese conversation is Chinese, and a record in use keeps its language."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies import TABLE

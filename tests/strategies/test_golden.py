@@ -11,8 +11,6 @@ to another view than the same case without its options.
 With CONDENSER_UPDATE_GOLDEN=1 in the environment, outputs are written anew instead of compared; review them as a diff.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

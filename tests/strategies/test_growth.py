@@ -1,7 +1,5 @@
 """What clients and models write costs in proportion to its length, whatever it is: no text can hold up the others."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`half-window`: the test plan of its source document, with the departures that docs/strategies.md lists, and more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

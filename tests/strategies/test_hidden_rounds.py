@@ -1,7 +1,5 @@
 """Hidden memory rounds in a transcript: where views show them, and that every strategy copes with them."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any

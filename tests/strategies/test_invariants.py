@@ -1,7 +1,5 @@
 """Invariants 1 to 3 of the design, for every strategy and pipelines of them, over conversations of every kind."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

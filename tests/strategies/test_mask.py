@@ -1,7 +1,5 @@
 """`mask`: old results and large arguments become lines; nothing else changes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

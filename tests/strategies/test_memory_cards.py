@@ -1,7 +1,5 @@
 """Memory cards: every strategy that summarizes asks for them in the call that it makes anyway."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

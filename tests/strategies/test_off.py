@@ -1,7 +1,5 @@
 """`off` never changes anything."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 

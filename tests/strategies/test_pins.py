@@ -1,7 +1,5 @@
 """Pinned messages stay word for word through every condensation, with their calls and results, inside their share."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Pipelines: stages run only while the goal is not met; `run_required` reads the requirement's rule."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a client puts in front of its newest question stays with the question; a first user message is cut last."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

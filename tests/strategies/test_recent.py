@@ -1,7 +1,5 @@
 """`recent`: the oldest rounds are dropped."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

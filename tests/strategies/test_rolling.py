@@ -1,7 +1,5 @@
 """`rolling`: the mechanism of its source document, with the departures that docs/strategies.md lists."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The record that rules make where a model fails."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.keywords import keywords

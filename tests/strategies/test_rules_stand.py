@@ -3,8 +3,6 @@
 The same over HTTP is in tests/http/test_rules_survive.py; here no server is needed, and so more windows are cheap.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

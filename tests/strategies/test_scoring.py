@@ -1,7 +1,5 @@
 """The importance of a message: the table of the source document, with the departures that docs/strategies.md lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Which messages are forgotten: units, zones, and the order in which they go."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 

@@ -1,7 +1,5 @@
 """`semantic`: the mechanism of its source document, with the departures that docs/strategies.md lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

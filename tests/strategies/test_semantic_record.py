@@ -1,7 +1,5 @@
 """`semantic`: the record that a model writes, or rules where the model fails, and its metadata."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ through the codec, as the driver does it. So what one request sent is what the n
 a process and from a store alike.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """`shorten`: large results are cut, the largest most, the newest last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

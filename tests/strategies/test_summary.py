@@ -1,7 +1,5 @@
 """`summary`: one plain summary of the middle."""
 
-from __future__ import annotations
-
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Ask
 from strategies.core.protocol import SessionFacts

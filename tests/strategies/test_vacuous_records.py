@@ -1,7 +1,5 @@
 """A record that says nothing never stands for history, whichever strategy asked for it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

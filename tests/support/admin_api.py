@@ -1,7 +1,5 @@
 """An operator with the token, who asks a running proxy at `/_condenser/`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

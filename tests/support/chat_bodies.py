@@ -1,7 +1,5 @@
 """Request bodies of the chat protocol, read as the proxy reads them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

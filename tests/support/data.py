@@ -4,8 +4,6 @@ They are published conversations by others, some of them for non-commercial use 
 repository. CONTRIBUTING.md says what they are, and what is skipped without them.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ async with open_services(Settings(strategy="extract", window=4_096)) as services
     exchange = await services.exchanges.open(request(talk(20)))
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """An event of a stream that is too long to be held."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 SIZE = 24 * 1024 * 1024  # bytes

@@ -6,8 +6,6 @@ of any speed. The clock is that of the thread's own work; where it was disturbed
 least of several measurements clears the work.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -5,8 +5,6 @@ the 75th, 90th and 99th percentile; replies 37, 75, 180 and 760; four rounds a t
 that a strategy would cut, and of files that are read twice, is about theirs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import islice

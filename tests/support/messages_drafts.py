@@ -4,8 +4,6 @@ Replies are signed as the strict upstream signs them, so a view of such a conver
 stands behind the prefix that it was produced behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

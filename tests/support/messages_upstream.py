@@ -10,8 +10,6 @@ Rules are those of `strict_messages.refused`. Thinking is signed, calls get ids,
 would have served. `refusals` holds every refusal: a client may hide one by trying again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Content encodings as clients and servers write them."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """Plans without a driver: a strategy on a transcript, with one text as the answer to all its questions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

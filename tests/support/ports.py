@@ -5,8 +5,6 @@ below the range from which the kernel gives connections their own (32768 and up 
 one each time, from a start that differs between processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket

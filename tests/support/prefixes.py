@@ -4,8 +4,6 @@ Two requests have the same prefix when their canonical items are the same: marke
 place of one text block make no difference, as with the vendors.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

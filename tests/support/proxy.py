@@ -1,7 +1,5 @@
 """The proxy under test on a real socket, and what it means that a request crossed it unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator

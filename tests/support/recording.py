@@ -1,7 +1,5 @@
 """What went over a socket: one `Exchange` per request, kept in a `Journal`; `Tap` records around an app."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ The nodes are told of each other by the files that they would write themselves, 
 `cluster-require-full-coverage no` the other masters keep answering while one is down, as a deployment should have it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ with RedisService() as service:
     service.await_master(service.servers[1])
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.support.redis_server import RedisServer, RedisServers, answer_of, asking, await_true

@@ -8,8 +8,6 @@
 It keeps nothing on disk unless options say so (`RedisServer("--appendonly", "yes")`).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

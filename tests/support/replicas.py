@@ -4,8 +4,6 @@ with replicas(3, upstream.url, redis.url, strategy="extract", window=8_000) as u
     ...
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

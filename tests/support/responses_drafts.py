@@ -4,8 +4,6 @@ Reasoning is sealed as the strict upstream seals it, so a view of such a convers
 drop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ Rules are those of `strict_responses.refused`. Replies are kept unless `store` i
 references. Reasoning behind another prefix is dropped and told of. `refusals` holds every refusal.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A model that searches its memory: replies that call `search_memory`, and what its upstream was asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Run an ASGI app under a real uvicorn: 127.0.0.1, a free port, a thread with a loop of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """An event that crosses threads and loops: tests wait on it with a bound, coroutines await it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

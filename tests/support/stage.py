@@ -3,8 +3,6 @@
 The summarizer's calls arrive at the same upstream as everything else; they are known by their system prompt.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from bisect import bisect_right

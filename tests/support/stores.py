@@ -1,7 +1,5 @@
 """Stores for tests that are not about the time limits of a Redis."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

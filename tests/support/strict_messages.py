@@ -7,8 +7,6 @@ and its place among the thinking of its message. So a change of the prefix, a ga
 a memory of earlier requests. Blocks that were left out at the front of a conversation leave no gap.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ before it), None where it is taken; `known` are the items that the server keeps.
 its `encrypted_content`, which `produced` made: `mismatched` names the items that a server would drop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

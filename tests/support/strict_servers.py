@@ -1,7 +1,5 @@
 """Servers that take less than OpenAI's: what they check of a message list, each in the words of one that does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any

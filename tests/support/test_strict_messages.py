@@ -1,7 +1,5 @@
 """The strict upstream of the Messages API, asked directly: the bodies that it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

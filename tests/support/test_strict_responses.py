@@ -1,7 +1,5 @@
 """The strict upstream of the Responses API, asked directly: the bodies that it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

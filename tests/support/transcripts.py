@@ -5,8 +5,6 @@ patterns of tool output. `WORDS` counts in a way that can be checked by eye and 
 conversations stand beside a checkout; where they are missing, tests that need them skip and say so.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -10,8 +10,6 @@ With nothing scripted it behaves like a small model server: chat completions ech
 streamed when asked; models, embeddings, file contents, completions and responses answer in OpenAI's shapes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -3,8 +3,6 @@
 Tests of minutes take milliseconds, and what they measure is what the code would wait, not what the machine does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable, Iterator

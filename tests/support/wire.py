@@ -3,8 +3,6 @@
 Built on http.client, so what a test writes is what goes over the socket.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -7,8 +7,6 @@
 replicas say that they are: from then on nothing may be degraded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """The figures of a run, as a row of the table in docs/reliability.md."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

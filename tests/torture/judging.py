@@ -13,8 +13,6 @@ The turn that the store knew last counts because the newest turn begins where th
 what belongs to the newest turn stays word for word. Which turn that was does not show from outside: all are tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Every message ends with a mark of its conversation, so that a text in a view tha
 second client names its session; the others are known by what they say.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

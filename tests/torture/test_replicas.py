@@ -4,8 +4,6 @@ The small form runs with all other tests; `-m torture` runs fifty conversations 
 docs/reliability.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import takewhile

@@ -5,8 +5,6 @@
 prints the figures of docs/reliability.md. What makes a view right is told in `judging`.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence

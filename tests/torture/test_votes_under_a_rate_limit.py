@@ -4,8 +4,6 @@ The server takes a number of requests in each span of the clock, which the test 
 back when they were told to, all at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The coding agents that `make setup` installs here where npm is: pinned, and never updated by themselves."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A client names its case by the model it asks for and its way of resending by a h
 serves them all without a queue: the first request of a conversation gets the reply, any later one a plain `DONE`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

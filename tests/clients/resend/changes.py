@@ -3,8 +3,6 @@
 Each row says what was sent instead. Everything else in the golden files has the digest of the upstream's reply.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -4,8 +4,6 @@ A way is a function of a base URL, the way's name and a case's name. It sends th
 its users do, answers tool calls with `RESULT`, and sends the whole list again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What the installed clients resend, recorded once in a process over real sockets."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

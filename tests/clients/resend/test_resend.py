@@ -1,7 +1,5 @@
 """One reply has one digest, whichever client sends it back; every installed client resends every case."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """With memory on, each forwarded list begins with the one before, up to the next condensation, in all protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

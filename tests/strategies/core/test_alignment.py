@@ -1,7 +1,5 @@
 """Recognising a history whose client has dropped its oldest messages."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Which answers of a summarizer may stand for history, and what is read from them beside the record."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes

@@ -1,7 +1,5 @@
 """Votes: strict reading, and the rule that decides, for every sequence of outcomes."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import ceil
 

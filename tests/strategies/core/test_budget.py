@@ -1,7 +1,5 @@
 """How many tokens there are: reserve, marks, caps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

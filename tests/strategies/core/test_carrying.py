@@ -1,7 +1,5 @@
 """The ledger that one replacement hands on to the next."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

@@ -1,7 +1,5 @@
 """Which user messages only the client wrote, and what follows from that."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.client_context import is_context, users_words

@@ -1,7 +1,5 @@
 """Which condensations stand in a transcript."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from strategies.core.condensation import Condensation, standing_condensations

@@ -1,7 +1,5 @@
 """What people say when they set rules, preferences, decisions and limits, and what only sounds like it."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.cues import is_cued, is_weak

@@ -1,7 +1,5 @@
 """Which messages count as the same message."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The cost model: money from prompt lengths and prefixes, and the trigger that makes a conversation cheapest."""
 
-from __future__ import annotations
-
 from math import inf, isclose
 
 import pytest

@@ -1,7 +1,5 @@
 """Excerpts keep both ends and say what they left out."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Exact names and numbers are found by their form, and ranked by how often they were said."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.ledger import MAX_CHARACTERS, MAX_OF_ONE, Fact, find_facts, rank_facts

@@ -1,7 +1,5 @@
 """The floor: the tokens that no condensation can remove, and when asking a model can help."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

@@ -1,7 +1,5 @@
 """History as text for a summarizer."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

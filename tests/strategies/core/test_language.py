@@ -1,7 +1,5 @@
 """The language of a conversation."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.transcript import is_chinese

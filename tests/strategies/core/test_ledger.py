@@ -1,7 +1,5 @@
 """The ledger: what every replacement carries word for word, whatever a summarizer writes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Options from text: types, bounds, names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

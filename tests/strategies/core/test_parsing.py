@@ -1,7 +1,5 @@
 """JSON as clients write it, with numbers of any length."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.parsing import MAX_DIGITS, decode, loads

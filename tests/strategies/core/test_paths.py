@@ -1,7 +1,5 @@
 """Which file a tool call is about."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.messages import ToolCall

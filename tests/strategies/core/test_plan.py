@@ -1,7 +1,5 @@
 """Plans: how a view becomes the next one, and every way in which one may be wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Prepared condensations: which one a view may apply, and by how much it must shrink the view."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

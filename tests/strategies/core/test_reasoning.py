@@ -1,7 +1,5 @@
 """What a branch remembers of the heads of its views, and which rule a refusal names."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

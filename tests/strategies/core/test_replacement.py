@@ -1,7 +1,5 @@
 """The message that stands for condensed history."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Which condensation a transcript's view applies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """When a view must be condensed, and the table of what that allows."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.budget import Budget

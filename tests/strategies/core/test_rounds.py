@@ -1,7 +1,5 @@
 """Turns, rounds and the places where a list may be cut."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 

@@ -1,7 +1,5 @@
 """Rules and open tasks are found by cue words, as whole lines or sentences of the user."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

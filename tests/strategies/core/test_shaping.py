@@ -1,7 +1,5 @@
 """Forms: if a strict server accepts the client's list, it also accepts every list that we make of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Splits: where a condensed prefix ends, and the size of the view that it leaves."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Asking for a summary, and for memory cards beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

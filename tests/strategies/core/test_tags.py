@@ -1,7 +1,5 @@
 """Tags in an answer are read in pairs, first opening to next closing one."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.parsing import tag_contents, without_tags

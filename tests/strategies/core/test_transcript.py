@@ -1,7 +1,5 @@
 """Reading messages: roles, tool output that comes as a user message, the chain and the systems."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A statement that is made again with another value takes the place of the earlier one; in doubt both stay."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

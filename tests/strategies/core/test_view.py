@@ -1,7 +1,5 @@
 """The view: a transcript folded with its overlays, systems woven in."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -5,8 +5,6 @@ size calls for it. Reasoning that stood there when the record was first applied 
 is lost, and left out where the upstream would refuse it. All later reasoning is sent byte for byte, and stays valid.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Set

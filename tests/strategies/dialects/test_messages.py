@@ -1,7 +1,5 @@
 """The dialect of the Messages API: what it reads of messages, and what it writes."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

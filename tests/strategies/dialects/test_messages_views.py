@@ -1,7 +1,5 @@
 """All strategies over conversations of the Messages API: the strict upstream takes every view."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

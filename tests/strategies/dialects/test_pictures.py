@@ -1,7 +1,5 @@
 """Pictures leave a message oldest first, wherever they stand."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import zlib

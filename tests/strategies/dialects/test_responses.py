@@ -1,7 +1,5 @@
 """The dialect of the Responses API: what it reads of items, and what it writes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """All strategies over conversations of the Responses API: the strict upstream takes every view."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

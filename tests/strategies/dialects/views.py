@@ -1,7 +1,5 @@
 """Views of conversations of another protocol than chat, and what must hold of them before the upstream is asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import suppress

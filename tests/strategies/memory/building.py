@@ -1,7 +1,5 @@
 """Entries and indexes for the tests of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from strategies.core.messages import Role

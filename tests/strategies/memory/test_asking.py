@@ -1,7 +1,5 @@
 """Which user messages are worth a memory block, and whether what has left the view is what they ask about."""
 
-from __future__ import annotations
-
 import pytest
 
 from strategies.core.messages import Role

@@ -1,7 +1,5 @@
 """Attribution: the messages that a card comes from, and so whose words it has, whatever the summarizer claims."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Sequence

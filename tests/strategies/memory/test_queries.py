@@ -1,7 +1,5 @@
 """Recall on queries in several languages, and the examples of the document."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path
