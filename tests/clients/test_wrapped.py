@@ -20,7 +20,7 @@ RULE = "Never water the beds at noon."
 OPENAI = """
 import json, sys
 from openai import OpenAI
-messages = [{"role": "user", "content": sys.argv[1]}]
+messages = [{"role": "user", "content": content} for content in ("Plan my garden.", sys.argv[1])]
 with OpenAI(api_key="k", max_retries=0) as client:
     for turn in range(12):
         client.chat.completions.create(model="scripted-1", messages=messages)

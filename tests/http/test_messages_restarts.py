@@ -14,7 +14,7 @@ from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
 
-TURNS, WINDOW = 20, 16_000
+TURNS, WINDOW = 20, 15_000
 
 
 @contextmanager
