@@ -50,7 +50,9 @@ def _units(view: View, turn: Turn) -> Iterator[list[int]]:
     keep = {view.task, view.replacement, *view.stays}
     cuts = view.structure.cuts
     users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]
-    if not turn.rounds and turn.end <= view.last_cut:
+    if not cuts[turn.start]:
+        return  # of a list whose result stands before its call
+    if not turn.rounds and turn.end <= view.last_cut and cuts[turn.end]:
         yield users
     for span in turn.rounds:
         if span.end > view.last_cut or not (cuts[span.start] and cuts[span.end]):

@@ -69,6 +69,13 @@ def test_user_messages_that_nobody_answered_may_go() -> None:
     assert texts(recent(bodies, 100)) == ["task", "question"]
 
 
+def test_no_message_goes_between_a_result_and_its_later_call() -> None:
+    bodies = [user("a"), assistant("b"), user("c"), user("d"), tool("x"), assistant(None, call("x"))]
+    with pytest.raises(Declined) as declined:
+        recent(bodies, 0)
+    assert declined.value.reason == "nothing-to-drop"
+
+
 @pytest.mark.parametrize("bodies", [chat(0), chat(1), agent(1), agent(0)], ids=["asked", "answered", "round", "task"])
 def test_nothing_to_drop_is_said(bodies: list[Body]) -> None:
     with pytest.raises(Declined) as declined:
