@@ -32,7 +32,7 @@ _OWN_CALLS = (
     "Transcript to compress", "Transcript segment to compress now", "Message from the context keeper",
     "=== CURRENT NOTES ===",
 )  # fmt: skip
-"""By these a rival's request for a summary is told from the client's own."""
+"""Phrases that mark a proxy's own request for a summary."""
 _RULE = re.compile(
     r"\b(?:must|never|always|do not|don't|only|prefer|wants?|every|keep|no|when you|before you|until|unless)\b", re.I
 )

@@ -152,7 +152,7 @@ class Decider:
 
 
 def as_observed(made: Decision) -> Decision:
-    """The decision under `observe:`: the transcript is sent, and it is told what would have been."""
+    """The decision under `observe:`: the transcript is sent as it came, and headers say what would have been done."""
     would = made.action in (Action.CONDENSED, Action.REPLAYED)
     passed = undecided(made.context)
     return made._replace(action=Action.WOULD_CONDENSE if would else passed.action, view=passed.view, applied=None)
