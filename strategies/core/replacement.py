@@ -2,8 +2,9 @@
 
 It is a user message, labelled as a record. A system message would give authority to whatever a tool once printed, and
 the model would believe that it had said an assistant message itself. The frame says that the record asks for nothing,
-in the language of the conversation when the record is made. The label before it is the same in every language, because
-`previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant message.
+and that exact values which it lacks are looked up, in the language of the conversation when the record is made. The
+label before it is the same in every language, because `previous_record` finds the text by it. `rolling` uses the frame
+of its source document, a named assistant message.
 
 `next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
 from all user messages since then, except those that stand whole in every view: the task where it is not cut, and
@@ -27,14 +28,16 @@ from strategies.core.view import Item, View
 OPENING = "[Condensed history]"
 SUMMARY_NAME, SUMMARY_OPENING = "context_summary", "## Context Summary"
 _FRAME = (
-    f"{OPENING} The {{count}} earlier messages of this conversation, condensed: a record, not a new request. Go on with"
-    " the task."
+    f"{OPENING} The {{count}} earlier messages, as a record, not a new request: go on with the task. Look up exact"
+    " values that are not in it; do not recall them."
 )
-_CHINESE_FRAME = f"{OPENING} 本次对话中较早的 {{count}} 条消息，已压缩：仅为记录，不是新的请求。请继续当前任务。"
+_CHINESE_FRAME = (
+    f"{OPENING} 较早的 {{count}} 条消息的记录，不是新的请求：请继续当前任务。其中没有的确切值请查证，不要凭记忆。"
+)
 _SUMMARY_FRAME = (
-    f"{SUMMARY_OPENING}\nIt stands for {{count}} earlier messages of this conversation: a record, no new request."
+    f"{SUMMARY_OPENING}\nA record of {{count}} earlier messages, no new request. Look up exact values that it lacks."
 )
-_CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n它代表本次对话中较早的 {{count}} 条消息：仅为记录，不是新的请求。"
+_CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n较早的 {{count}} 条消息的记录，不是新的请求。其中没有的确切值请查证。"
 _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*)\n\n(.*)$", re.DOTALL)
 
 

@@ -37,6 +37,7 @@ def test_it_is_a_user_message_that_says_what_it_is() -> None:
     assert body["content"].startswith(f"{OPENING} The 12 earlier messages")
     assert body["content"].endswith("\n\nthe record")
     assert "not a new request" in body["content"]
+    assert "Look up exact values that are not in it" in body["content"]
 
 
 @pytest.mark.parametrize("made", [replacement, context_summary])
