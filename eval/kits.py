@@ -65,15 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=datetime.now(UTC).date().toordinal(), help="by default the date's")
     parser.add_argument("--condenser", type=Path, default=Path(".venv/bin/condenser").absolute(), metavar="COMMAND")
     parser.add_argument("--only", nargs="*", default=(OURS, *RIVALS), metavar="PROXY")
+    parser.add_argument("--settings", nargs="*", default=(), metavar="NAME=VALUE", help="variables for our program")
     arguments = parser.parse_args(argv)
     if not list(arguments.data.glob("traces-dev*.jsonl.gz")):
         print(f"eval.kits: no recordings in {arguments.data}; name their folder with --data", file=sys.stderr)
         return 1
     tools, material = Path(sys.executable).parent, material_in(arguments.data)
-    wanted = [(name, style) for name in arguments.only for style in (STYLES if name != OURS else STYLES[:1])]
+    settings = dict(each.split("=", 1) for each in arguments.settings)
+    both = [name for name in arguments.only if name != OURS or settings]  # our default asks no model
+    wanted = [(name, style) for name in arguments.only for style in (STYLES if name in both else STYLES[:1])]
 
     def measured(one: tuple[str, str]) -> dict[str, str]:
-        with running(*one, arguments.condenser, tools) as proxy:
+        with running(*one, arguments.condenser, tools, settings if one[0] == OURS else None) as proxy:
             found = figures(proxy, material, arguments.seed)
         print(*one, json.dumps(found), file=sys.stderr)
         return found
@@ -85,9 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def page(found: Mapping[tuple[str, str], Mapping[str, str]], seed: int) -> str:
-    """The table; our default asks no model, so one column holds for both stand-ins."""
+    """The table."""
     kits = ", ".join(f"{name} {version(name)}" for name in ("compaction-conformance-kit", "conpact", "compact-audit"))
-    titles = [f"`{name}` {version(name)}, {style}" if name != OURS else "**ours**" for name, style in found]
+    ours = "**ours**, {}" if (OURS, STYLES[1]) in found else "**ours**"
+    titles = [f"`{name}` {version(name)}, {style}" if name != OURS else ours.format(style) for name, style in found]
     rows = list(dict.fromkeys(row for figures in found.values() for row in figures))
     lines = [f"| {row} | {' | '.join(figures.get(row, '-') for figures in found.values())} |" for row in rows]
     head = [f"| yardstick | {' | '.join(titles)} |", f"|---|{'---:|' * len(titles)}"]

@@ -30,9 +30,11 @@ WINDOW, TRIGGER = 8_192, 6_093
 STYLES = ("obliging", "careless")
 _OWN_CALLS = (
     "Transcript to compress", "Transcript segment to compress now", "Message from the context keeper",
-    "=== CURRENT NOTES ===",
+    "=== CURRENT NOTES ===", "Write the JSON object now.", "This message is not part of the conversation",
 )  # fmt: skip
-"""Phrases that mark a proxy's own request for a summary."""
+"""Phrases that mark a proxy's own request for a summary; the last two are of our `rolling`."""
+_WORDS = re.compile(r"at most (\d+) words")
+_RECORD = "## Context Summary"
 _RULE = re.compile(
     r"\b(?:must|never|always|do not|don't|only|prefer|wants?|every|keep|no|when you|before you|until|unless)\b", re.I
 )
@@ -56,6 +58,8 @@ class Model:
             return "Noted. Continuing."
         self.own_calls += 1
         room = 4 * min(int(body.get("max_tokens") or body.get("max_completion_tokens") or 2_048), 2_048)
+        if "JSON object" in asked:
+            return self._rolling(messages, asked)
         source = messages[1:] if "Message from the context keeper" in asked else messages[-1:]
         rules, rest = self._lines(source, room)
         if "NEW RULES" in asked:
@@ -64,6 +68,16 @@ class Model:
         if "=== CURRENT NOTES ===" in asked:
             return "\n".join(["RULES", *(rules or ["(none)"]), "STATE", *rest, "OPEN"])
         return "\n".join([*rules, *rest])
+
+    def _rolling(self, messages: Sequence[Message], asked: str) -> str:
+        """What our `rolling` wants; of a view that is continued only what follows the record, if that is wanted."""
+        words = _WORDS.search("\n".join(map(text_of, messages)))
+        source = [each for each in messages[:-1] if each["role"] != "system"] or messages[-1:]
+        at = next((at for at, each in enumerate(source) if text_of(each).startswith(_RECORD)), None)
+        if at is not None and "Obsolete:" in asked:
+            source = source[at + 1 :]
+        rules, rest = self._lines(source, 5 * int(words[1]) if words else 4_000)
+        return json.dumps({"summary": "Key Facts:\n" + "\n".join([*rules, *rest])})
 
     def _lines(self, source: Sequence[Message], room: int) -> tuple[list[str], list[str]]:
         """The lines of rules and the other lines that this style keeps, in at most `room` characters."""
@@ -114,8 +128,13 @@ class Proxy:
 
 
 @contextmanager
-def running(name: str, style: str, condenser: Path, tools: Path) -> Iterator[Proxy]:
-    """A proxy by its name, in front of a model of this style; `tools` is where the rivals' commands are."""
+def running(
+    name: str, style: str, condenser: Path, tools: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[Proxy]:
+    """A proxy by its name, in front of a model of this style; `tools` is where the rivals' commands are.
+
+    `settings` are variables of the environment for ours.
+    """
     model, port = Model(style), _free_port()
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,7 +162,7 @@ def running(name: str, style: str, condenser: Path, tools: Path) -> Iterator[Pro
         upstream = f"http://127.0.0.1:{server.server_address[1]}"
         command, extra = _command(name, upstream, port, Path(folder), condenser, tools)
         log = Path(folder, "log")
-        environment = {"PATH": "/usr/bin:/bin", "HOME": folder, **extra}
+        environment = {"PATH": "/usr/bin:/bin", "HOME": folder, **extra, **(settings or {})}
         with log.open("w") as out:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=folder)
             try:

@@ -34,6 +34,7 @@ class ReplayedRequest:
     own_tokens: int = 0  # tokens of our own model calls
     own_calls: int = 0
     own_replies: int = 0  # tokens of what they answered, part of `own_tokens`
+    own_cached: int = 0  # tokens of views that they continued and that the upstream has read, part of `own_tokens`
     votes: int = 0  # valid votes of judges
     yes_votes: int = 0
     action: Action = Action.PASSED
@@ -71,7 +72,7 @@ class ReplayedConversation(NamedTuple):
     def costs(self, prices: Prices) -> list[float]:
         """What each request costs, our own calls for it included."""
         return [
-            prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies)
+            prices.of_call(prompt=one.own_tokens - one.own_replies, cached=one.own_cached, reply=one.own_replies)
             # What a cache has begins with tools and framing.
             + prices.of_prompt(
                 one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0

@@ -8,10 +8,12 @@ where a sub-task has ended, or the assistant repeats itself.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections import Counter as Tally
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from proxy import controls
 from proxy.asking import Caller, Roles
@@ -21,7 +23,10 @@ from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result, Vote, Votes
 from strategies.core.excerpt import cut_text
-from strategies.core.messages import TokenCounter
+from strategies.core.history import in_one
+from strategies.core.ledger import split_ledger
+from strategies.core.messages import TokenCounter, literal
+from strategies.core.replacement import OPENING, SUMMARY_OPENING
 from strategies.core.summary import CARD_TOKENS
 from strategies.memory.ranking import distinct
 
@@ -33,6 +38,10 @@ _SAID = "The user said: "
 _DID = "The assistant "
 _LINE = 240
 _CARDS = "<memory>"
+_HEADINGS = ("Key Facts: ", "关键信息/事实: ")
+"""Under these `rolling` wants facts. A record without headings cannot be changed, only written anew."""
+_OBSOLETE = ("Obsolete", "已失效")
+_ANY = 10**9
 _REPEATED = 3  # so many times the same call, one after the other, is no progress
 
 
@@ -47,21 +56,31 @@ class ScriptedSummarizer:
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
         self.tally: Tally[str] = Tally()
+        self.read: Sequence[str] = ()
+        """The messages that were forwarded last, as JSON text: a view that continues them is read from the cache."""
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
         results = tuple(await asyncio.gather(*(self._one(effect, roles, caller, counter) for effect in effects)))
-        for result in results:
+        for effect, result in zip(effects, results, strict=True):
             if isinstance(result, Failure):
                 self.tally["own_calls"] += result.reason != MAX_COST
                 continue
             self.tally["own_tokens"] += result.tokens
             self.tally["own_replies"] += _written(result, counter)
+            if isinstance(effect, Ask) and effect.view is not None:
+                self.tally["own_cached"] += self._read_before(effect.view, counter)
             self.tally["own_calls"] += result.calls if isinstance(result, Votes) else 1
             if isinstance(result, Votes):
                 self.tally["votes"] += sum(vote.yes is not None for vote in result.votes)
                 self.tally["yes_votes"] += sum(vote.yes is True for vote in result.votes)
         return results
+
+    def _read_before(self, view: str, counter: TokenCounter) -> int:
+        """The tokens of the messages with which a view begins like the prompt that the upstream has read last."""
+        messages = zip(json.loads(view), map(json.loads, self.read), strict=False)
+        pairs = takewhile(lambda pair: pair[0] == pair[1], messages)
+        return sum(counter.message(message) for message, _ in pairs)
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
         return scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
@@ -130,16 +149,35 @@ def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
     It writes no memory cards; where some are wanted, their room is left.
     """
     cards = min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
-    text = _within(scripted_lines(ask.user), int((ask.max_tokens - cards) * 0.9), counter)
-    prompt = counter.text(ask.system) + counter.text(ask.user)
+    heading = next((heading for heading in _HEADINGS if ask.view and heading in ask.user), "")
+    history = ask.user if ask.view is None else _history_in(ask.view, counter, changes=is_for_changes(ask))
+    most = int(min(ask.max_tokens - cards, ask.record or ask.max_tokens) * 0.9)
+    text = heading + _within(scripted_lines(history), most - counter.text(heading), counter)
+    prompt = counter.text(ask.system) + counter.text(ask.user) + counter.text(ask.view or "")
     answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
     return Answer(answer, "stop", prompt + counter.text(answer))
+
+
+def is_for_changes(ask: Ask) -> bool:
+    """Whether a question asks only for what is new since the record in its view."""
+    return any(f"\n{obsolete}: " in ask.user for obsolete in _OBSOLETE)
+
+
+def _history_in(view: str, counter: TokenCounter, *, changes: bool) -> str:
+    """The prompt that shows a view which a model continues, its record as an earlier one unless only changes count."""
+    messages = [literal(value, counter) for value in json.loads(view)]
+    places = [at for at, message in enumerate(messages) if message.text.startswith((OPENING, SUMMARY_OPENING))]
+    start = places[-1] + 1 if places else 0
+    record = "" if changes or not places else split_ledger(messages[places[-1]].text.partition("\n\n")[2])[0]
+    shown = in_one([*enumerate(messages[start:], start)], _ANY, counter)
+    return f"<earlier_record>\n{record}\n</earlier_record>\n\n{shown}"
 
 
 def scripted_lines(prompt: str) -> list[str]:
     """The lines of a record, of any length, of the history in a prompt; those of an earlier record come first."""
     match = _EARLIER.search(prompt)
-    lines = [line for line in match.group(1).splitlines() if line] if match else []
+    earlier = match.group(1).splitlines() if match else []
+    lines = [bare for line in earlier if (bare := line.removeprefix(_HEADINGS[0]).removeprefix(_HEADINGS[1]))]
     for role, body in _MESSAGE.findall(prompt):
         if role == "user" and body.strip():
             lines.append(_SAID + " ".join(body.split())[:_LINE])

@@ -168,16 +168,18 @@ class Playing:
         services, made = self._player.services, self._player.proxy
         original = self._overhead + size(self._counted(request.body))
         usable = self._player.budget(request.body.envelope.reply_limit).usable
+        made.read = [message.raw for message in self.view]
         before, started = made.tally.copy(), perf_counter()
         try:
             exchange = await services.exchanges.open(request)
         except ContextLengthExceeded:
             return ReplayedRequest(original, None, 0, self._overhead, usable, (perf_counter() - started) * 1000), ()
         spent = (perf_counter() - started) * 1000
+        sent = self._counted(wire.read(exchange.decision.body, request.body.endpoint))
+        made.read = [message.raw for message in sent]
         await exchange.store()
         exchange.follow_up()
         await services.background.idle()
-        sent = self._counted(wire.read(exchange.decision.body, request.body.endpoint))
         decided = ReplayedRequest(
             sent_tokens=original,
             message_tokens=size(sent),

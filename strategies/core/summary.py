@@ -7,6 +7,10 @@
                 read that prefix before, so its prompt cache is hit. Used only if prefix and answer fit the model's
                 window
 
+A form may have the model that continues write only what is new or has changed since the earlier record, which stands in
+that view (`Changes`). The program makes the next record of both: what still holds is neither paid for again nor worn
+down by being written again. The whole record is asked for if the earlier one leaves less than `LEAST_LEFT` of the cap.
+
 A span that is too long for one prompt is shown in parts, one after the other, each together with the record so far,
 which the model merges in. If one answer is refused, the whole summary fails.
 
@@ -29,10 +33,12 @@ import json
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard, read_cards
+from strategies.core.changes import Changes
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
@@ -158,6 +164,8 @@ class AskedRecord(NamedTuple):
     span_tokens: int  # tokens of the history that the record stands for
     counter: TokenCounter
     read: AnswerReader = read_plain_answer
+    merge: Callable[[str], str] = str
+    """Makes the record of what the model has written, which may be changes only."""
 
 
 def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
@@ -169,7 +177,10 @@ def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
     reason = _refusal_reason(result, parsed, question)
     if reason:
         raise AnswerRefused(reason)
-    return parsed
+    record = question.merge(parsed.record)
+    if reason := _refusal_of_size(record, question):
+        raise AnswerRefused(reason)
+    return parsed._replace(record=record)
 
 
 def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord) -> str:
@@ -187,10 +198,8 @@ def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord)
 def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
     record, tokens = parsed.record, question.counter.text(parsed.record)
     instructions = question.ask.system if question.ask.view is None else question.ask.user
-    if tokens > question.cap:
-        return "summary-too-long"
-    if tokens >= question.span_tokens:
-        return "summary-not-smaller"
+    if reason := _refusal_of_size(record, question):
+        return reason
     if tokens < _REFUSAL_TOKENS and _REFUSALS.match(record):
         return "summary-refused"
     if _FENCE.search(record) or (len(record) > _ECHO and record[:_ECHO] in instructions):
@@ -200,6 +209,13 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
     is_tiny = tokens < MIN_TOKENS and question.span_tokens > LONG_SPAN
     has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)
     return "summary-empty" if is_tiny or has_failed or _is_blank_form(record) else ""
+
+
+def _refusal_of_size(record: str, question: AskedRecord) -> str:
+    tokens = question.counter.text(record)
+    if tokens > question.cap:
+        return "summary-too-long"
+    return "summary-not-smaller" if tokens >= question.span_tokens else ""
 
 
 def _is_blank_form(record: str) -> bool:
@@ -221,6 +237,7 @@ _WORDS_PER_TOKEN = 0.6  # English has about 0.75 words per token, but models exc
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
+LEAST_LEFT = 1 / 3  # the share of a record's cap that the earlier record must leave, so that only changes are asked for
 
 
 # -- what is asked -------------------------------------------------------------------------------------------------
@@ -235,6 +252,7 @@ class RecordForm(NamedTuple):
     tries: int = 1  # how often the model may be asked, if its answers are refused
     extra_tokens: int = 0  # tokens of an answer besides record and cards, such as its JSON quoting
     cards: str = ""  # the template that asks for memory cards, put after the record's; "" to ask for none
+    changes: Changes | None = None  # how a model that continues the view is asked for changes only; None if it is not
 
     def with_cards(self, template: str = "memory") -> RecordForm:
         return self._replace(cards=template)
@@ -243,9 +261,9 @@ class RecordForm(NamedTuple):
     def digest(self) -> str:
         return prompt_digest(self.template, *filter(None, (self.cards,)))
 
-    def instructions(self, cap: int, *, continued: bool = False) -> str:
-        """The prompt text that asks for a record of `cap` tokens, and for cards."""
-        instructions = prompt(f"{self.template}-continue" if continued else self.template)
+    def instructions(self, cap: int, template: str = "") -> str:
+        """The prompt that asks for a record of `cap` tokens, and for cards; `template` is by default the form's."""
+        instructions = prompt(template or self.template)
         text = f"{instructions}\n\n{prompt(self.cards)}" if self.cards else instructions
         return text.replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
 
@@ -345,8 +363,8 @@ def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, for
     continues = session.continue_view and forms[0].limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
-        ask, form = continued
-        return (yield from _ask_until_accepted(ask, cap, span, form, Record("")))
+        ask, form, merge = continued
+        return (yield from _ask_until_accepted(ask, cap, span, form, Record(""), merge))
     chosen, parts = _divided(span, cap, budget, forms)
     form, record = chosen.form, Record(chosen.earlier)
     for part in parts:
@@ -396,14 +414,27 @@ def _prompt_window(budget: Budget) -> int:
     return budget.window if budget.prompt_window is None else budget.prompt_window
 
 
-def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:
+class _Continuation(NamedTuple):
+    """A question that continues the view, and how its answer becomes the record."""
+
+    ask: Ask
+    form: RecordForm
+    merge: Callable[[str], str] = str
+
+
+def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> _Continuation | None:
     """The question that continues the view up to the span's end, in the first form that fits; None if none fits."""
-    view = span.view
+    view, earlier = span.view, previous_text(span.view)
     prefix = view.fixed_tokens + sum(item.message.tokens for item in view.items[: span.end])
+    left = cap - view.counter.text(earlier)
     for form in forms:
-        instructions = form.instructions(cap, continued=True)
-        if prefix + view.counter.text(instructions) + _FRAMES + form.answer_tokens(cap) <= _prompt_window(budget):
-            return Ask("", instructions, form.answer_tokens(cap), view=_prefix(view, span.end), record=cap), form
+        room, template = cap, f"{form.template}-continue"
+        merge: Callable[[str], str] = str
+        if form.changes is not None and form.changes.fit(earlier) and left >= max(cap * LEAST_LEFT, MIN_RECORD):
+            room, template, merge = left, form.changes.template, partial(form.changes.applied, earlier)
+        instructions, answer = form.instructions(room, template), form.answer_tokens(room)
+        if prefix + view.counter.text(instructions) + _FRAMES + answer <= _prompt_window(budget):
+            return _Continuation(Ask("", instructions, answer, view=_prefix(view, span.end), record=room), form, merge)
     return None
 
 
@@ -424,12 +455,14 @@ def _prefix(view: View, end: int) -> str:
     ).to_json()
 
 
-def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:
+def _ask_until_accepted(
+    ask: Ask, cap: int, span: Span, form: RecordForm, before: Record, merge: Callable[[str], str] = str
+) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
     A failed call is not repeated: it would probably fail again, and a waiting client has no time for it.
     """
-    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read)
+    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read, merge)
     tokens, calls = before.tokens, before.calls
     while True:
         (result,) = yield (ask,)
