@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import cut_text
 from strategies.core.history import originals
-from strategies.core.ledger import Ledger, append_ledger
+from strategies.core.ledger import Ledger, LedgerCaps, append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.outcomes import Outcome, key_of, outcomes
 from strategies.core.paths import target
@@ -24,6 +24,7 @@ from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import (
     frame_tokens,
+    ledger_caps,
     ledger_tokens,
     next_ledger,
     previous_text,
@@ -73,34 +74,47 @@ class Extract(Strategy):
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         yield from ()
-        most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + budget.ledger.all)
-        split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
         goal = min(budget.goal, int(budget.usable * self.options.depth))
-        end = split.first_at_round(goal)
+        small, counter = budget.summary_cap, view.counter
+        # More than half of so low a goal would leave few turns, and the next condensation would come too soon.
+        large = max(small, min(budget.replacement_cap, goal // 2))
+        end, text = self._recorded(view, budget, goal, large, large)
+        used = max(frame_tokens(counter) + counter.text(text), small)
+        if used < large:  # What the record does not need is for turns.
+            end, text = self._recorded(view, budget, goal, used, large)
+        if not text:
+            raise NothingToDo("nothing-to-extract")
+        piece = replacement(text, replaced_count(view, end), counter.dialect, chinese=is_chinese(view.transcript))
+        edit = replace_before(view, end, piece, budget.task_cap)
+        return Plan((edit,), {"extractedMessageCount": replaced_count(view, end)})
+
+    def _recorded(self, view: View, budget: Budget, goal: int, cap: int, large: int) -> tuple[int, str]:
+        """The end of the shortest prefix that brings the view to `goal`, and the record with ledger that stands for it.
+
+        They have at most `cap` tokens; the ledger has its shares of `large`.
+        """
+        counter, whole = view.counter, self.options.max_tokens + budget.ledger.all
+        most, caps = min(text_room(cap, counter), whole), _caps(budget, min(text_room(large, counter), whole))
+        caps = replace(caps, rules=min(caps.rules, most), together=min(caps.together, most))
+        end = Split(view, frame_tokens(counter) + most, budget.task_cap).first_at_round(goal)
         start = 0 if view.replacement is None else view.replacement + 1
         if end is None and start and view.items[start - 1].message.tokens > budget.replacement_cap:
             end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        kept = next_ledger(view, view.items[start:end], end, _with_room_for_record(budget, most))
-        record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
-        text = append_ledger(record(view, end, record_room, kept), kept)
-        if not text:
-            raise NothingToDo("nothing-to-extract")
-        piece = replacement(text, replaced_count(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
-        edit = replace_before(view, end, piece, budget.task_cap)
-        return Plan((edit,), {"extractedMessageCount": replaced_count(view, end)})
+        kept = next_ledger(view, view.items[start:end], end, budget, caps)
+        room = min(most - ledger_tokens(kept, counter), self.options.max_tokens)
+        return end, append_ledger(record(view, end, room, kept), kept)
 
 
-def _with_room_for_record(budget: Budget, most: int) -> Budget:
-    """The budget with a ledger that leaves a part of `most` tokens to the record.
+def _caps(budget: Budget, most: int) -> LedgerCaps:
+    """The caps of a ledger that leaves a part of `most` tokens to the record.
 
     A name or a number says more in a line that tells what came of it than in a list.
     """
-    whole = budget.ledger
+    whole = ledger_caps(budget, most)
     names, facts = min(whole.names, int(most * _NAMES_SHARE)), min(whole.facts, int(most * _FACTS_SHARE))
-    together = min(whole.together, int(most * _LEDGER_SHARE))
-    return replace(budget, ledger=replace(whole, names=names, facts=facts, together=together))
+    return replace(whole, names=names, facts=facts, together=min(whole.together, int(most * _LEDGER_SHARE)))
 
 
 def record(view: View, end: int, cap: int, kept: Ledger) -> str:

@@ -240,7 +240,7 @@ def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tup
     yield "usable", f"{budget.usable:,} (what is left of the window)"
     yield from _mark_rows(policy, budget, checked)
     yield "hard", f"headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
-    yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window)"
+    yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window, or a quarter up to 2,000)"
     yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
     for name in ("rules", "names", "facts"):
         yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"

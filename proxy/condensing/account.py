@@ -83,8 +83,8 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
 
 
 OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
-    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
-    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.summary_cap),
+    "max_tokens": ("what a replacement may have in that window", lambda budget: budget.replacement_cap),
     "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
 }
 """Options in tokens that the budget bounds, and by what."""

@@ -20,6 +20,7 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 MAX_RESERVE = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
+MAX_SMALL_REPLACEMENT = 2_000  # of a replacement that may have more than a tenth of the window
 MIN_TRIGGER = 0.5  # the minimum of a strategy's own `trigger`, as a share of usable
 
 
@@ -121,7 +122,15 @@ class Budget:
 
     @property
     def replacement_cap(self) -> int:
-        """The maximum number of tokens of a replacement, including its frame, summary and ledger."""
+        """The maximum number of tokens of a replacement, including its frame, record and ledger.
+
+        A tenth of a small window has no room for what its user has said.
+        """
+        return max(self.window // 10, min(self.window // 4, MAX_SMALL_REPLACEMENT))
+
+    @property
+    def summary_cap(self) -> int:
+        """The same if a model writes its record: a longer one would be a longer answer, and more calls."""
         return self.window // 10
 
     @property

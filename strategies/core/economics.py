@@ -134,7 +134,7 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) 
 
 
 def _record(budget: Budget) -> int:
-    return int(min(budget.replacement_cap, _MAX_RECORD) * _RECORD_SHARE)
+    return int(min(budget.summary_cap, _MAX_RECORD) * _RECORD_SHARE)
 
 
 def is_cheaper_continued(budget: Budget, prices: Prices) -> bool:

@@ -90,7 +90,7 @@ RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
 """The shares of a replacement's text that the parts of a ledger, and all of it, may take at most."""
 
 
-def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
+def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget, caps: LedgerCaps) -> Ledger:
     """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
     earlier, transcript, chain = previous_record(view)[1], view.transcript, view.transcript.chain
     start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
@@ -107,7 +107,7 @@ def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> L
         earlier,
         (chain[index] for index in since if index not in stays | still_open),
         [message for _, message in leaving],
-        _caps(budget, view.counter),
+        caps,
         view.counter,
         before=(chain[index] for index in sorted(unread) if index < start),
         standing=(chain[index] for index in sorted(stays)),
@@ -121,8 +121,8 @@ def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
     return counter.text(text) + 1 if text else 0
 
 
-def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
-    most = text_room(budget.replacement_cap, counter)
+def ledger_caps(budget: Budget, most: int) -> LedgerCaps:
+    """The caps of a ledger in a replacement whose text has at most `most` tokens."""
     return LedgerCaps(
         rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
         facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),

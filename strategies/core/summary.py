@@ -47,7 +47,7 @@ from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.messages import TokenCounter
 from strategies.core.parsing import without_thoughts
 from strategies.core.protocol import SessionFacts
-from strategies.core.replacement import ledger_tokens, next_ledger, previous_text, text_room
+from strategies.core.replacement import ledger_caps, ledger_tokens, next_ledger, previous_text, text_room
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
 from strategies.prompts import prompt, prompt_digest
@@ -316,7 +316,8 @@ class Span:
         The user's rules take their room first. Facts, then names, are left out if the record would get less than a
         third of the text. Raises `Declined` if there is no room for a record.
         """
-        whole = next_ledger(self.view, self.items, self.end, budget)
+        caps = ledger_caps(budget, text_room(budget.summary_cap, self.view.counter))
+        whole = next_ledger(self.view, self.items, self.end, budget, caps)
         ledger, room = whole, 0
         for ledger in (whole, replace(whole, facts=()), replace(whole, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
@@ -339,7 +340,7 @@ Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 def record_cap(view: View, budget: Budget, most: int) -> Cap:
     """The cap of a record of at most `most` tokens and its ledger; raises `Declined` if that is too little."""
-    text = min(text_room(budget.replacement_cap, view.counter), most + budget.ledger.all)
+    text = min(text_room(budget.summary_cap, view.counter), most + budget.ledger.all)
     record = min(text, most, _prompt_window(budget) // 4)
     if record < MIN_RECORD:
         raise Declined("no-room", f"{record} tokens for a summary")

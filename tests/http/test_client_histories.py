@@ -24,6 +24,7 @@ from tests.support.wire import Answer
 Message = dict[str, Any]
 
 WINDOW = 6_000
+SHORT = {"depth": 1.0, "max_tokens": 400}  # a record in a tenth of the window, and no deeper cut than the goal
 COVERED = 7  # how many messages the record stands for, the first one and ask 3 included
 CHAT_ID = controls(session="chat")
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
@@ -143,7 +144,7 @@ each_behaviour = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=B
 
 @contextmanager
 def answering(window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
-    with proxy_with_upstream(window=window, strategy="extract", **settings) as stage:
+    with proxy_with_upstream(window=window, strategy="extract", extract=SHORT, **settings) as stage:
         stage.upstream.answer(reply)
         yield stage
 

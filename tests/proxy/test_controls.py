@@ -229,5 +229,5 @@ def test_an_option_above_its_bound_is_clamped_with_a_warning() -> None:
     with proxy_with_upstream() as stage:
         answer = stage.ask(chat(1), controls(strategy="extract", options="max_tokens=9000"))
         assert answer.header("x-condenser-warning") == (
-            "extract.max_tokens of 9,000 is clamped to 409: a tenth of the window"
+            "extract.max_tokens of 9,000 is clamped to 1,024: what a replacement may have in that window"
         )

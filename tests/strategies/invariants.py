@@ -141,7 +141,7 @@ def _sizes(view: View, budget: Budget | None) -> Iterator[str]:
     replacements = [item.message for item in view.items if item.is_replacement]
     if len(replacements) > 1:
         yield "two replacements"
-    if budget and any(each.tokens > budget.window / 10 for each in replacements):
+    if budget and any(each.tokens > budget.replacement_cap for each in replacements):
         yield f"a replacement of {replacements[0].tokens} tokens in a window of {budget.window}"
 
 

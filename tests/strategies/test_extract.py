@@ -87,6 +87,16 @@ def test_a_ledger_leaves_room_for_what_was_done() -> None:
     assert "- I fixed the lexer." in previous_text(extracted([*work, user("Well?")]))
 
 
+def test_in_a_small_window_rules_have_more_than_a_tenth_of_it() -> None:
+    rules = [f"Never open door {number} before the alarm at gate {number} is off." for number in range(60)]
+    bodies: list[Body] = [user("Go."), assistant("ok"), user("\n".join(rules)), *chat(40, size=80)]
+    budget = Budget.of(8_192)
+    view = condensed("extract", view_of(bodies), budget)
+    assert sum(rule in replacement_of(view) for rule in rules) > 40
+    assert budget.window / 10 < view.items[view.replacement or 0].message.tokens <= budget.replacement_cap
+    assert view.tokens <= budget.goal
+
+
 def replacement_of(view: View) -> str:
     return view.items[view.replacement or 0].message.text
 

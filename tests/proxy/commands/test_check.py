@@ -136,7 +136,7 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
         "  target    14,336 (0.5 of usable, default)",
         "  step      4,300 (0.15 of usable, default)",
         "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
-        "  record    3,276 at most (a tenth of the window)",
+        "  record    3,276 at most (a tenth of the window, or a quarter up to 2,000)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  rules     1,000 at most (default)",
         "  names     700 at most (default)",

@@ -49,7 +49,7 @@ def test_a_models_own_input_limit_bounds_usable() -> None:
     assert Budget.of(9_000, reserve=1_000, max_input=50_000).usable == 8_000
 
 
-@pytest.mark.parametrize(("window", "least", "cap", "task"), [(4_096, 256, 409, 512), (128_000, 512, 12_800, 2_000)])
+@pytest.mark.parametrize(("window", "least", "cap", "task"), [(4_096, 256, 1_024, 512), (128_000, 512, 12_800, 2_000)])
 def test_the_least_headroom_and_caps_follow_the_window(window: int, least: int, cap: int, task: int) -> None:
     budget = Budget.of(window)
     assert (budget.least_headroom, budget.replacement_cap, budget.task_cap) == (least, cap, task)

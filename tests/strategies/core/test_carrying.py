@@ -4,7 +4,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.ledger import Fact, Ledger, LedgerCaps
-from strategies.core.replacement import ledger_tokens, next_ledger, previous_record, text_room
+from strategies.core.replacement import ledger_caps, ledger_tokens, next_ledger, previous_record, text_room
 from strategies.core.summary import Span, record_cap
 from strategies.core.view import View
 from tests.strategies.driving import condensed, later
@@ -15,7 +15,8 @@ RULE = "Never push to main."
 
 
 def handed_on(view: View, end: int, budget: Budget = BUDGET) -> Ledger:
-    return next_ledger(view, view.items[:end], end, budget)
+    caps = ledger_caps(budget, text_room(budget.summary_cap, WORDS))
+    return next_ledger(view, view.items[:end], end, budget, caps)
 
 
 def test_the_last_user_message_is_not_history_yet() -> None:
