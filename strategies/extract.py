@@ -7,7 +7,7 @@ is still open; errors; which tools worked on which files; the assistant's last w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -32,6 +32,7 @@ from strategies.core.replacement import (
     replacement,
     text_room,
 )
+from strategies.core.rules import Latest, latest
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.rule_record import user_lines
@@ -103,8 +104,10 @@ class Extract(Strategy):
         if end is None:
             raise NothingToDo("nothing-to-extract")
         kept = next_ledger(view, view.items[start:end], end, budget, caps)
+        said, gone = _said(view, end, kept)
+        kept = replace(kept, names=tuple(name for name in kept.names if name.text not in gone))
         room = min(most - ledger_tokens(kept, counter), self.options.max_tokens)
-        return end, append_ledger(record(view, end, room, kept), kept)
+        return end, append_ledger(record(view, end, room, said), kept)
 
 
 def _caps(budget: Budget, most: int) -> LedgerCaps:
@@ -117,25 +120,34 @@ def _caps(budget: Budget, most: int) -> LedgerCaps:
     return replace(whole, names=names, facts=facts, together=min(whole.together, int(most * _LEDGER_SHARE)))
 
 
-def record(view: View, end: int, cap: int, kept: Ledger) -> str:
-    """The record of the items before `end`, in at most `cap` tokens, without the sentences of the user in the ledger.
+def _said(view: View, end: int, kept: Ledger) -> Latest:
+    """What the user said before item `end`, line by line, without the sentences that the ledger has or has replaced."""
+    listed = {*kept.rules, *kept.replaced}
+    recorded = (line.removeprefix("- ") for line in _parted(previous_text(view))[1][_SAID])
+    lines = (_cut_line(line, _LONGEST_SAID) for line in user_lines(_condensed(view, end), listed))
+    return latest(_merged([line for line in recorded if line not in listed], lines, by=str))
+
+
+def _condensed(view: View, end: int) -> list[Message]:
+    """The messages that a record of the items before `end` takes in, besides an earlier record."""
+    start = 0 if view.replacement is None else view.replacement + 1
+    skip = {view.transcript.task, *view.transcript.stays}
+    return [message for index, message in originals(view, view.items[start:end]) if index not in skip]
+
+
+def record(view: View, end: int, cap: int, said: Sequence[str]) -> str:
+    """The record of the items before `end`, in at most `cap` tokens, with the lines that the user `said`.
 
     What was recorded earlier and what is condensed now have one section for each kind of line, in which no line stands
     twice. The newest lines of each section have a share of the room; what a section leaves goes to the others, in
     order. A record that a model wrote stands before the sections, in at most half of the room.
     """
     counter = view.counter
-    start = 0 if view.replacement is None else view.replacement + 1
-    skip = {view.transcript.task, *view.transcript.stays}
-    messages = [message for index, message in originals(view, view.items[start:end]) if index not in skip]
+    messages = _condensed(view, end)
     written, earlier = _parted(previous_text(view))
-    listed = {*kept.rules, *kept.replaced}
-    earlier[_SAID] = [line for line in earlier[_SAID] if line.removeprefix("- ") not in listed]
     carried = cut_text(written, int(cap * _EARLIER_SHARE), counter) if written else ""
-    sections = [
-        _merged(old, new, by=str if number == _SAID else key_of)
-        for number, (old, new) in enumerate(zip(earlier, _sections(messages, listed), strict=True))
-    ]
+    others = zip(earlier[1:], _sections(messages), strict=True)
+    sections = [[f"- {line}" for line in said], *(_merged(old, new, by=key_of) for old, new in others)]
     sections[_LAST_WORDS] = sections[_LAST_WORDS][-1:]
     titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
     fitted = _fitted(titles, sections, cap - (counter.text(carried) + 1 if carried else 0), counter)
@@ -169,14 +181,13 @@ def _merged(earlier: Sequence[str], new: Iterable[str], by: Callable[[str], str]
     return list(lines.values())
 
 
-def _sections(messages: Sequence[Message], listed: Container[str]) -> Sequence[Iterable[str]]:
-    """The lines of each section, in the order of the titles."""
+def _sections(messages: Sequence[Message]) -> Sequence[Iterable[str]]:
+    """The lines of each section but the user's, in the order of the titles."""
     told = outcomes(messages)
-    said = [f"- {_cut_line(line, _LONGEST_SAID)}" for line in user_lines(messages, listed)]
     spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
     last_words = [" ".join(_cut_line(text, 2 * _LINE).split()) for text in islice(filter(None, spoken), 1)]
     by_kind = ([f"- {line}" for line in told[kind]] for kind in Outcome)
-    return [said, *by_kind, _actions(messages), last_words]
+    return [*by_kind, _actions(messages), last_words]
 
 
 def _fitted(titles: Sequence[str], sections: Sequence[Sequence[str]], cap: int, counter: TokenCounter) -> Iterator[str]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
 
 from strategies.core.cues import is_cued, is_pasted, is_weak
-from strategies.core.values import Statement, corrected, correction, statement
+from strategies.core.values import Statements, corrected, correction, statement, states, with_earlier
 
 LONGEST = 600  # characters of the longest sentence that may be a rule; anything longer was pasted
 MAX_OF_ONE = 40  # the maximum number of units that one message contributes
@@ -124,10 +125,47 @@ def _rules_in(text: str) -> list[str]:
 
 def without(line: str, listed: Container[str]) -> str:
     """A line of the user without the sentences that are listed elsewhere; "" if nothing is left of it."""
+    sentences = _sentences_of(line)
+    kept = [unit for unit in sentences if unit not in listed]
+    return line.strip() if len(kept) == len(sentences) else " ".join(kept).strip()
+
+
+def _sentences_of(line: str) -> list[str]:
+    """The sentences of a line, without its bullet."""
     bullet = _BULLET.match(line)
-    said = line[bullet.end() :] if bullet else line
-    kept = [unit for unit in _sentences(said) if unit not in listed]
-    return line.strip() if len(kept) == len(list(_sentences(said))) else " ".join(kept).strip()
+    return list(_sentences(line[bullet.end() :] if bullet else line))
+
+
+class Latest(NamedTuple):
+    lines: list[str]
+    gone: list[str]
+    """The values that the lines do not state any more."""
+
+
+def latest(lines: Iterable[str]) -> Latest:
+    """The user's lines without statements that a later line makes again with another value and names the earlier one.
+
+    Unlike rules, these may be mere talk; so no value goes without being named.
+    """
+    told, gone, held = list(lines), list[str](), Statements[tuple[int, str]]()
+    for place, line in enumerate(told):
+        for sentence in _sentences_of(line):
+            new = statement(sentence)
+            if new is None or not new.value:
+                continue
+            earlier = held.replaced_by(new)
+            if earlier and earlier[0][0] != place:
+                (at, before), old = earlier
+                held.remove((at, before), old)
+                told[at] = without(told[at], {before})
+                gone.append(old.value)
+                anew = with_earlier(sentence, old.value) if old.value != new.value else sentence
+                told[place] = told[place].replace(sentence, anew)
+                held.add((place, anew), new)
+            else:
+                held.add((place, sentence), new)
+    kept = [line for line in told if line]
+    return Latest(kept, [value for value in gone if not any(states(line, value) for line in kept)])
 
 
 # -- merging -------------------------------------------------------------------------------------------------------
@@ -146,8 +184,7 @@ class Rules:
         """What was said and does not hold any more."""
         self._kept: dict[str, str] = {}
         self._room = {True: MAX_RULES, False: MAX_RULES}
-        self._by_form: dict[str, str] = {}
-        self._by_thing: dict[tuple[str, str], list[str]] = {}
+        self._statements = Statements[str]()
         self._messages = 0
         self._newest = ("", 0)
         """The newest statement with a value, and in which message it was heard."""
@@ -188,35 +225,27 @@ class Rules:
         if plain in self._kept:
             return
         new = statement(said)
-        if new:
-            earlier = self._replaced_by(new)
-            if earlier and earlier not in here:
-                self._remove(earlier)
+        earlier = self._statements.replaced_by(new) if new else None
+        if new and earlier and earlier[0] not in here:
+            self._remove(earlier[0])
+            if new.form != earlier[1].form:
+                self.replaced.append(said)
+                said = with_earlier(said, earlier[1].value)
         weak = is_weak(said)
         if not self._room[weak]:
             return
         self._kept[plain] = said
         self._room[weak] -= 1
         if new:
-            self._by_form[new.form] = plain
+            self._statements.add(plain, new)
             self._newest = (plain, self._messages)
-            if new.thing:
-                self._by_thing.setdefault(new.thing, []).append(plain)
-
-    def _replaced_by(self, new: Statement) -> str | None:
-        """The kept rule that a new statement replaces; None if there is none, or more than one."""
-        same = self._by_form.get(new.form)
-        if same in self._kept:
-            return same
-        about = self._by_thing.get(new.thing, [])[-MAX_OF_ONE:] if new.thing else []
-        kept = ((plain, statement(self._kept[plain])) for plain in about if plain in self._kept)
-        found = [plain for plain, old in kept if old and new.replaces(old)]
-        return found[0] if len(found) == 1 else None
 
     def _remove(self, plain: str) -> None:
         said = self._kept.pop(plain)
         self._room[is_weak(said)] += 1
         self.replaced.append(said)
+        if old := statement(said):
+            self._statements.remove(plain, old)
 
 
 def wording(unit: str) -> str:

@@ -12,6 +12,7 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
 from strategies.core.ledger import find_facts, rank_facts
 from strategies.core.parsing import normalized
+from strategies.core.rules import latest
 from strategies.core.summary import read_json_answer, read_plain_answer
 from strategies.dynacontext import tagged
 from strategies.extract import record
@@ -104,6 +105,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "exact": lambda text: list(find_facts(text)),
         "ranked": lambda text: rank_facts((), [text, text]),
         "parted": ledger.split_ledger,
+        "latest": lambda text: latest(text.splitlines()),
         "joined": lambda text: ledger.append_ledger(text, ledger.Ledger((text,))),
         "ledger": lambda text: ledger.ledger(
             ledger.Ledger(),
@@ -122,7 +124,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "unfenced": break_fences,
         "cut_text": lambda text: cut_text(text, 100, WORDS),
         "record": lambda text: record(
-            view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000, ledger.Ledger()
+            view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000, text.splitlines()
         ),
         "body": lambda text: body(message(user(text))),
     },

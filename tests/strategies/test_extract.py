@@ -7,7 +7,6 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
 from strategies.core.errors import Declined
-from strategies.core.ledger import Ledger
 from strategies.core.plan import apply
 from strategies.core.replacement import OPENING, previous_record, previous_text
 from strategies.core.requirement import Requirement
@@ -119,7 +118,20 @@ def test_a_value_that_was_replaced_is_not_in_the_record() -> None:
     text = replacement_of(extracted([*bodies, *chat(3, size=60)]))
     assert "$240" not in text
     assert "- Our budget is $910 total." in text
-    assert "- Our deadline is Tuesday. (was Friday)" in text
+    assert "- Our deadline is Tuesday (was Friday)." in text
+
+
+def test_what_the_user_told_anew_names_what_it_was() -> None:
+    first, second, third = "https://a.example.org", "https://b.example.org", "https://c.example.org"
+    bodies: list[Body] = [user("Go."), assistant("Yes.")]
+    for said in (f"It works. The staging URL is {first}.", f"The staging URL is {second}."):
+        bodies += [user(said), assistant("Noted.")]
+    view = extracted([*bodies, *chat(3, size=60)])
+    assert f"- It works.\n- The staging URL is {second} (was {first}).\n" in replacement_of(view)
+    grown = transcript_of([*bodies, *chat(3, size=60), user(f"The staging URL is {third}."), *chat(3, size=60)])
+    again = replacement_of(condensed("extract", later(view, grown), BUDGET.with_goal(0)))
+    assert f"- The staging URL is {third} (was {second})." in again
+    assert first not in again
 
 
 def test_what_stays_verbatim_is_not_in_the_record() -> None:
@@ -190,7 +202,7 @@ def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record()
 def test_the_record_keeps_within_its_cap(cap: int) -> None:
     bodies = [user("task"), *(body for i in range(30) for body in (user(f"Rule {i}: {words(20)}"), *step(i, 50)))]
     view = view_of(bodies)
-    text = record(view, view.last_cut, cap, Ledger())
+    text = record(view, view.last_cut, cap, [f"Rule {i}: {words(20)}" for i in range(27)])
     assert 0 < WORDS.text(text) <= cap
     assert "Rule 26" in text  # the newest that goes
     assert "Rule 0:" not in text
