@@ -34,7 +34,7 @@ from proxy.http.server import Drain, ServerConfig, give_back_memory, use_one_hea
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
-from proxy.routes import admin, livez, metrics, readyz, root
+from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import open_services
 from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
 from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id
@@ -102,6 +102,7 @@ def create_app(
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(_dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(_dashboard)),
+            Route(f"{ADMIN}own/{{action}}", _AnyMethod(own)),
             Route(f"{ADMIN}{{path:path}}", _AnyMethod(admin)),
             *_prefixed_routes(settings.server.prefixes),
             Route("/", _AnyMethod(root)),

@@ -48,6 +48,12 @@ class BadRequest(ProxyError):
     code: str | None = None
 
 
+class NotKnown(ProxyError):
+    """The caller has no such session or message; whether another tenant has one is not told."""
+
+    status, type, code = 404, _INVALID, "not_known"
+
+
 class PathNotAllowed(ProxyError):
     """The settings do not allow the path, or its method, to be passed on."""
 
@@ -66,8 +72,8 @@ class CredentialUnproven(ProxyError):
 
     status, type, code = 403, _INVALID, "credential_unproven"
     message = (
-        "A dry run or an append to a stored conversation needs a credential that the upstream has accepted in the last"
-        " ten minutes, and the upstream did not tell. Send a normal request with this key first."
+        "What is stored is shown and used only for a credential that the upstream has accepted in the last ten minutes,"
+        " and that is not known of this one. Send a normal request with it first."
     )
 
 

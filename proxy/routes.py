@@ -1,6 +1,7 @@
-"""The proxy's own routes: liveness, readiness, metrics, and `/_condenser/…` for operators.
+"""The proxy's own routes: liveness, readiness, metrics, and `/_condenser/…` for operators and callers.
 
-There an operator sees and edits sessions and their memory. Without a token set, it does not exist.
+There an operator sees and edits sessions and their memory; without a token set, that does not exist. Below
+`/_condenser/own/` a caller reads its own sessions, with the credential that its requests to models have.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from proxy.errors import BadRequest, BodyTooLarge, error_body
+from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, error_body
 from proxy.http.headers import first
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
@@ -25,8 +26,10 @@ from proxy.package import VERSION
 from proxy.quoting import label, redacted
 from proxy.services import Services
 from proxy.sessions.admin import MAX_HITS, TOP_K, Document
+from proxy.sessions.own import OwnSessions
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
+from strategies.core.handles import handle_in
 
 
 async def livez(_request: Request) -> Response:
@@ -113,11 +116,43 @@ async def admin(request: Request) -> Response:
     try:
         document = await _answer(request, services)
     except StoreError as error:
-        body = error_body(f"The store does not answer: {error.reason}.", "server_error", None, error.reason)
-        return Response(body, HTTPStatus.SERVICE_UNAVAILABLE, media_type=_JSON)
+        return _store_failed(error)
     if document is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
+
+
+async def own(request: Request) -> Response:
+    """Answers a caller about its own sessions, if the upstream has accepted its credential lately.
+
+    Takes a place as a request to a model does, since it reads as much. Raises `ProxyError`.
+    """
+    services: Services = request.app.state.services
+    action = _OWN.get(request.path_params["action"])
+    if action is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    if request.method != "POST":
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "POST"})
+    owner = services.tenants.owner(request.scope["headers"], request.client.host if request.client else None)
+    asked = await _json_body(request)
+    place = services.admission.place(owner.tenant)
+    try:
+        await place.take()
+        trust = services.callers.trust_in(owner.credential)
+        await trust.look_up(services.stored.patience())
+        if not trust.may_see_stored:
+            raise CredentialUnproven
+        document = await action(services.own_sessions, owner.tenant, asked)
+    except StoreError as error:
+        return _store_failed(error)
+    finally:
+        place.leave()
+    return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
+
+
+def _store_failed(error: StoreError) -> Response:
+    body = error_body(f"The store does not answer: {error.reason}.", "server_error", None, error.reason)
+    return Response(body, HTTPStatus.SERVICE_UNAVAILABLE, media_type=_JSON)
 
 
 async def read_body(request: Request, largest: int, name: str = "request body") -> bytes:
@@ -200,6 +235,44 @@ async def _search(call: Call) -> Answer:
         raise BadRequest(f"'top_k' must be a number from 1 to {MAX_HITS}.", param="top_k")
     return await call.services.memory_admin.search(call.key, text, call.query.get("branch", MAIN), int(top_k))
 
+
+async def _search_own(sessions: OwnSessions, tenant: str, asked: object) -> Document:
+    query, session, top_k = _text(asked, "query"), _session_in(asked), _members(asked).get("top_k", TOP_K)
+    if not isinstance(top_k, int) or isinstance(top_k, bool) or not 0 < top_k <= MAX_HITS:
+        raise BadRequest(f"'top_k' must be a number from 1 to {MAX_HITS}.", param="top_k")
+    return await sessions.search(tenant, session, query, top_k)
+
+
+async def _expand_own(sessions: OwnSessions, tenant: str, asked: object) -> Document:
+    handle = handle_in(_text(asked, "handle"))
+    if handle is None:
+        raise BadRequest(
+            "'handle' must be 8 hexadecimal digits, as the line of what was left out has them.", param="handle"
+        )
+    return await sessions.expand(tenant, _session_in(asked), handle)
+
+
+def _members(asked: object) -> Mapping[str, object]:
+    if not isinstance(asked, Mapping):
+        raise BadRequest("The request body must be a JSON object.")
+    return asked
+
+
+def _text(asked: object, name: str) -> str:
+    value = _members(asked).get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise BadRequest(f"'{name}' must be a text that is not empty.", param=name)
+    return value
+
+
+def _session_in(asked: object) -> str | None:
+    return None if _members(asked).get("session") is None else _text(asked, "session")
+
+
+_OWN: Mapping[str, Callable[[OwnSessions, str, object], Awaitable[Document]]] = {
+    "search": _search_own,
+    "expand": _expand_own,
+}
 
 _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "live": {"GET": _live},

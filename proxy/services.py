@@ -37,6 +37,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin, MemoryAdmin
 from proxy.sessions.histories import Histories
 from proxy.sessions.keeping import Keeper
+from proxy.sessions.own import OwnSessions
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.supply import Supplier
@@ -101,6 +102,8 @@ class Services:
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
+        lately = self.live.sessions_of if settings.workers == 1 else lambda _tenant: []
+        self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, lately)
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""

@@ -170,5 +170,9 @@ class Live:
             saved = decision.tokens_saved
             row.saved_cost = (row.saved_cost or 0.0) + prices.of_call(prompt=saved, cached=saved)
 
+    def sessions_of(self, tenant: str) -> list[str]:
+        """The ids of a tenant's conversations, the newest first."""
+        return [row.id for row in reversed(self._rows.values()) if row.tenant == tenant]
+
     def document(self) -> dict[str, Any]:
         return {"object": "live", "data": [asdict(row) for row in reversed(self._rows.values())]}

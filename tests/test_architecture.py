@@ -40,6 +40,7 @@ ONLY_IMPORTERS = {
     "redis": "proxy/store/redis.py",
     "httpx": "proxy/upstream/__init__.py",
     "aiohttp": "proxy/upstream/forwarding.py",
+    "mcp": "proxy/commands/mcp.py",
 }
 
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.

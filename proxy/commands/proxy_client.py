@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -29,6 +29,7 @@ HINT_TENANT = "there is no such tenant, or its admin API is off"
 _HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
 _HINT_CLOSED = "its admin API is off: start it with admin.token set, and give that token with --token here"
 _HEADERS = {"Content-Type": "application/json"}
+NO_HEADERS: Mapping[str, str] = {}
 _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
 
 
@@ -49,19 +50,20 @@ def ask(
     token: str | None = None,
     timeout: float = TIMEOUT,
     body: bytes | None = None,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Reply:
     """The answer of the proxy at `url`, by default the one that runs on this machine.
 
     `timeout` is in seconds. A `body` is JSON.
     """
     base = (url if url is not None else default_url()).rstrip("/")
-    headers = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
+    own = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
     why = f"an address has {'no user and no password here' if '@' in base else 'the form http://HOST:PORT'}"
     try:
         if parts := _parsed(base):
             connection = _CONNECTIONS[parts.scheme](parts.netloc, timeout=timeout)
             with closing(connection):
-                connection.request(method, parts.path + path, body, headers)
+                connection.request(method, parts.path + path, body, {**own, **headers})
                 answer = connection.getresponse()
                 return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
     except OSError as error:

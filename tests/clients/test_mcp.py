@@ -1,0 +1,114 @@
+"""`condenser mcp`, asked over stdio by the official SDK: an agent reads its own conversation back, and no other."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import TextContent
+
+from tests.http.test_own_sessions import MINE, OTHERS, masked
+from tests.support.stage import Stage, agent, proxy_with_upstream
+
+ROOT = Path(__file__).parents[2]
+Call = tuple[str, dict[str, str]]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with proxy_with_upstream(strategy="mask") as built:
+        yield built
+
+
+def served(stage: Stage, key: str, *words: str) -> StdioServerParameters:
+    command = ["-m", "proxy", "mcp", "--url", stage.proxy.url, *words]
+    return StdioServerParameters(command=sys.executable, args=command, env={"OPENAI_API_KEY": key}, cwd=ROOT)
+
+
+def answers(server: StdioServerParameters, *calls: Call) -> list[tuple[bool, str]]:
+    """Whether each call failed, and the text that it answered."""
+
+    async def ask() -> list[tuple[bool, str]]:
+        async with Client(server) as client:
+            results = [await client.call_tool(name, dict(arguments)) for name, arguments in calls]
+        parts = [[part.text for part in each.content if isinstance(part, TextContent)] for each in results]
+        return [(bool(each.is_error), "".join(texts)) for each, texts in zip(results, parts, strict=True)]
+
+    return asyncio.run(ask())
+
+
+def test_it_offers_a_search_and_what_is_behind_a_handle(stage: Stage) -> None:
+    async def listed() -> dict[str, list[str]]:
+        async with Client(served(stage, "mine")) as client:
+            tools = (await client.list_tools()).tools
+        return {tool.name: sorted(tool.input_schema["properties"]) for tool in tools}
+
+    assert asyncio.run(listed()) == {"search_memory": ["query", "session"], "expand": ["handle", "session"]}
+
+
+def test_an_agent_gets_back_what_a_line_says_was_left_out(stage: Stage) -> None:
+    handle, text = masked(stage, "s", MINE)
+    calls: list[Call] = [("expand", {"handle": handle}), ("search_memory", {"query": "Fix which door?"})]
+    expanded, found = answers(served(stage, "mine"), *calls)
+    assert expanded == (False, text)
+    assert not found[0]
+    assert "[message 1, user]\nFix the door." in found[1]
+
+
+def test_the_session_of_the_command_line_holds_where_a_call_names_none(stage: Stage) -> None:
+    handle, text = masked(stage, "s", MINE)
+    masked(stage, "t", MINE)
+    calls: list[Call] = [("expand", {"handle": handle}), ("expand", {"handle": handle, "session": "no-such"})]
+    first, second = answers(served(stage, "mine", "--session", "t"), *calls)
+    assert first == (False, text)
+    assert second[0]
+
+
+def test_an_agent_of_another_tenant_learns_nothing(stage: Stage) -> None:
+    handle, _ = masked(stage, "s", MINE)
+    replace(stage, key=OTHERS).ask(agent(1))
+    calls: list[Call] = [(name, {member: value, "session": "s"}) for name, member, value in (
+        ("expand", "handle", handle), ("expand", "handle", "00000000"), ("search_memory", "query", "beds"),
+    )]  # fmt: skip
+    failed = answers(served(stage, "others"), *calls)
+    assert [each[0] for each in failed] == [True, True, True]
+    assert failed[0] == failed[1]
+    ((is_error, why),) = answers(served(stage, "never-seen"), ("expand", {"handle": handle}))
+    assert is_error
+    assert "accepted" in why
+
+
+def test_a_proxy_that_is_not_there_is_an_answer_too(stage: Stage) -> None:
+    gone = StdioServerParameters(
+        command=sys.executable, args=["-m", "proxy", "mcp", "--url", "http://127.0.0.1:9"], cwd=ROOT
+    )
+    ((is_error, why),) = answers(gone, ("expand", {"handle": "00000000"}))
+    assert is_error
+    assert "no proxy answers at http://127.0.0.1:9" in why
+
+
+def test_without_the_extra_it_says_how_to_install_it() -> None:
+    code = "import sys; sys.modules['mcp'] = None; from proxy.cli import main; sys.exit(main(['mcp']))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "pip install 'condenser-proxy[mcp]'" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "says"),
+    [
+        ({"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"}, [], "--key-from names the one"),
+        ({}, ["--key-from", "NO_SUCH_KEY"], "NO_SUCH_KEY, which is not set"),
+    ],
+)
+def test_it_never_guesses_whose_key_is_meant(variables: dict[str, str], words: list[str], says: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "proxy", "mcp", *words],
+        cwd=ROOT, env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert says in ran.stderr
