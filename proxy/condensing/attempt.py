@@ -130,7 +130,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
         tokens = max(decision.tokens_before - decision.forwarded_tokens, 0)
         saved = {**saved, applied: saved.get(applied, 0) + tokens}
     after = session.with_branch(old, branch).with_totals(**more)
-    for patch in (decision.memory_patch, rounds.patch if rounds else None):
+    for patch in (*decision.memory_patches, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     return after._replace(
         settings=session.settings if session.is_derived else dict(context.policy.session_settings),

@@ -62,7 +62,8 @@ class Searcher:
         patches = [patch for patch in standing_patches(found.patches, transcript) if patch.stands_behind(covered)]
         sizes = {patch: _tokens(patch, transcript, context.counter) for patch in patches}
         placed = blocks_in(patches)
-        wanted = [block for block in placed if not context.block_is_for_turn or block.at == context.history.last_user]
+        newest = context.history.last_user if context.block_is_for_turn else None
+        wanted = [block for block in placed if newest is None or block.about == newest]
         blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
         spent = sum(sizes[block] for block in blocks)
         context = context._replace(offer=context.offerable.within(saved // 2 - spent))
@@ -70,7 +71,7 @@ class Searcher:
         rounds = _within(left, [patch for patch in patches if patch not in placed], sizes)
         if not (blocks or rounds):
             return context
-        shown = tuple(sorted((*blocks, *rounds), key=attrgetter("at")))
+        shown = tuple(sorted((*blocks, *rounds), key=attrgetter("order")))
         return context.with_transcripts(lambda transcript: transcript.having(patches=shown))
 
     def _offerable(self, context: RequestContext) -> Offer:

@@ -165,9 +165,9 @@ class RequestContext(NamedTuple):
     @property
     def _hidden_patches(self) -> list[Overlay]:
         """The memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not."""
-        shown = {patch.at for patch in self.measured.transcript.patches}
+        shown = {patch.order for patch in self.measured.transcript.patches}
         standing = standing_patches(self.recognised.patches, self.measured.transcript)
-        return [patch for patch in standing if patch.at not in shown]
+        return [patch for patch in standing if patch.order not in shown]
 
     @property
     def has_restored(self) -> bool:
@@ -384,7 +384,7 @@ class Decision(NamedTuple):
     floor: int | None = None
     """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
     offer: Offer = NO_OFFER  # the memory tool, if the view pays for its offer
-    memory_patch: Overlay | None = None  # the memory block that this view has first
+    memory_patches: tuple[Overlay, ...] = ()  # the memory blocks that this view has first
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE

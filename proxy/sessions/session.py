@@ -369,8 +369,8 @@ class Session(NamedTuple):
         kept = [one for one in self.patches if not has_node(digests, one.at, one.anchor)]
         kept += [one for one in self.patches if one not in kept and one.outlives(covered)]
         if patch is not None:
-            place = patch.anchor, patch.at, patch.asked
-            kept = [*(other for other in kept if (other.anchor, other.at, other.asked) != place), patch]
+            place = patch.anchor, patch.order, patch.asked
+            kept = [*(other for other in kept if (other.anchor, other.order, other.asked) != place), patch]
         texts = ((piece.raw for piece in overlay.pieces if isinstance(piece, Literal)) for overlay in reversed(kept))
         sizes = accumulate(sum(map(len, raws)) for raws in texts)
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)

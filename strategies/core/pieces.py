@@ -15,6 +15,7 @@ class PieceKind(Enum):
     SHORTENED = "shortened"
     PATCH = "patch"
     MEMORY = "memory"
+    RECITAL = "recital"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,12 @@ def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
 
 
 def is_memory(piece: Piece) -> bool:
-    return isinstance(piece, Literal) and piece.kind is PieceKind.MEMORY
+    """Whether a piece is a memory block; a recital is one of rules."""
+    return isinstance(piece, Literal) and piece.kind in (PieceKind.MEMORY, PieceKind.RECITAL)
+
+
+def is_recital(piece: Piece) -> bool:
+    return isinstance(piece, Literal) and piece.kind is PieceKind.RECITAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,23 @@ class Overlay:
     under: int = 0
     """How many messages the head covered when this was placed. Behind one that covers fewer, it may repeat some."""
     asked: bytes = b""  # the digest of the message that it goes before, if it is about just that one
+
+    @property
+    def is_recital(self) -> bool:
+        return any(map(is_recital, self.pieces))
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Sorts overlays by their place, each of which has one recital and one other: the recital is first.
+
+        It belongs to the user message before it, whatever comes between that and the reply.
+        """
+        return self.at, not self.is_recital
+
+    @property
+    def about(self) -> int:
+        """The chain index of the message that a block is about: the one before a recital, else the one after it."""
+        return self.at - self.is_recital
 
     def outlives(self, covered: int) -> bool:
         """Whether a head that covers so many messages has not taken it in.

@@ -289,17 +289,26 @@ def pinned_in(
 
 
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
-    """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
+    """The patches whose anchor is in the transcript with a message after it, in order, one of each `order`.
 
     The message after the anchor must not be the result of a call, because a round is never split. If no message
     follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
-    A memory block stands only before the message that it is about.
+    A memory block stands only before the message that it is about. A recital stands behind its own, also if that is the
+    last one.
     """
-    chain, digests = transcript.chain, transcript.digests
-    at = {
-        patch.at: patch
+    digests = transcript.digests
+    standing = {
+        patch.order: patch
         for patch in patches
-        if 0 < patch.at < len(chain) and digests[patch.at - 1] == patch.anchor and not chain[patch.at].is_result
-        if patch.asked in (b"", chain[patch.at].digest)
+        if 0 < patch.at <= len(digests) and digests[patch.at - 1] == patch.anchor
+        if _may_precede_next(patch, transcript)
     }
-    return tuple(at[place] for place in sorted(at))
+    return tuple(standing[order] for order in sorted(standing))
+
+
+def _may_precede_next(patch: Overlay, transcript: Transcript) -> bool:
+    """Whether a patch may stand before the message at its place."""
+    if patch.at == len(transcript.chain):
+        return patch.is_recital
+    message = transcript.chain[patch.at]
+    return not message.is_result and patch.asked in (b"", message.digest)

@@ -32,13 +32,13 @@ from typing import NamedTuple
 
 from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, source, with_kept
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, is_recital, source, with_kept
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Transcript
 
 BRIDGE = "Understood."
 """The assistant's message between a tool's result and a user message, if we have made them neighbours."""
-_OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
+_OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY, PieceKind.RECITAL)
 
 
 # -- the form of a list --------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _side(message: Message) -> str:
     return "tool" if message.is_result else message.written_role
 
 
-_WITHOUT_ROLE = (PieceKind.REPLACEMENT, PieceKind.LEAD_IN, PieceKind.MEMORY)
+_WITHOUT_ROLE = (*_OURS, PieceKind.LEAD_IN)
 
 
 # -- the view ------------------------------------------------------------------------------------------------------
@@ -272,7 +272,13 @@ class View:
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
-        return min(before_round, *self.question) if self.last_user == self.size - 1 else before_round
+        return min(before_round, *self.question) if self._ends_with_user else before_round
+
+    @property
+    def _ends_with_user(self) -> bool:
+        """Whether nothing follows the last user message but what belongs to it."""
+        last = self.last_user
+        return last is not None and all(is_recital(item.piece) for item in self.items[last + 1 :])
 
     @cached_property
     def is_changed(self) -> bool:
@@ -370,8 +376,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
 
     The head shows pinned messages even if it was made before the pin.
 
-    A patch belongs to the message before it. A head that covers that message was made with the patch in place, so the
-    patch is not inserted again, unless it was placed behind that head.
+    A patch belongs to the message before it, and a recital may follow the last one. A head that covers that message was
+    made with the patch in place, so the patch is not inserted again, unless it was placed behind that head.
 
     Messages from before the head was first sent lose their signed reasoning (`Transcript.bound_until`). So does a reply
     that came after hidden rounds, because the client has joined it with what was said before them.
@@ -392,12 +398,13 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter, until))
     length = len(front)
     bound = min(until, len(transcript.chain)) if until and transcript.is_signed else 0
-    rest = max([covered, bound, *(at + 1 for at in inserted)])
+    rest = min(max([covered, bound, *(at + 1 for at in inserted)]), len(transcript.chain))
     for i in range(covered, rest):
-        pieces = inserted.get(i, ())
+        pieces = inserted.pop(i, ())
         front.extend(_resolve(pieces, transcript, counter, until if i < bound else None))
         is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in pieces)
         front.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined and until is not None else until))
+    front.extend(_resolve(inserted.get(len(transcript.chain), ()), transcript, counter, None))
     return View(transcript, tuple(front), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 

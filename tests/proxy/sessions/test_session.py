@@ -23,7 +23,7 @@ from proxy.sessions.session import (
 )
 from proxy.store.base import Snapshot
 from strategies.core.messages import ROOT
-from strategies.core.pieces import Overlay
+from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript, standing_patches
 from tests.proxy.remembered import update
@@ -227,6 +227,16 @@ def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> Non
     session = session.with_patch(patch_at(LONG, 5), LONG.digests, 0)
     again = patch_at(LONG, 3, "second")
     assert session.with_patch(again, LONG.digests, 0).patches == (session.patches[1], again)
+
+
+def test_a_recital_and_a_hidden_round_share_a_place_and_each_replaces_its_own_kind() -> None:
+    rounds, again = patch_at(LONG, 5), patch_at(LONG, 5, "again")
+    told, other = (Overlay(rounds.anchor, 5, 0, (Literal(f'"{each}"', PieceKind.RECITAL),)) for each in "ab")
+    session = BLANK
+    for patch in (rounds, told, again, other):
+        session = session.with_patch(patch, LONG.digests, 0)
+    assert session.patches == (again, other)
+    assert standing_patches(session.patches, LONG) == (other, again)
 
 
 def test_the_newest_patch_of_each_place_stands_unless_covered() -> None:
