@@ -52,6 +52,7 @@ _CHINESE = (
 )
 _SHARES = (0.25, 0.25, 0.1, 0.2, 0.1, 0.1, 0.06)  # of the record's tokens, for each section
 _SAID, _LAST_WORDS = 0, -1
+_FULL = 0.8  # of its room: a record that takes so much is not made again to save the rest
 _LEDGER_SHARE, _NAMES_SHARE, _FACTS_SHARE = 0.6, 0.2, 0.1
 """Of a replacement's text, for all of a ledger and for its lists."""
 
@@ -81,7 +82,7 @@ class Extract(Strategy):
         large = max(small, min(budget.replacement_cap, goal // 2))
         end, text = self._recorded(view, budget, goal, large, large)
         used = max(frame_tokens(counter) + counter.text(text), small)
-        if used < large:  # What the record does not need is for turns.
+        if used < large * _FULL:  # What the record does not need is for turns.
             end, text = self._recorded(view, budget, goal, used, large)
         if not text:
             raise NothingToDo("nothing-to-extract")
