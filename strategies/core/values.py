@@ -223,8 +223,9 @@ def _about(form: str, kind: str) -> tuple[frozenset[str], bool]:
         text = _CHINESE_LIGHT.sub(" ", text)
     base = kind.partition("_")[0]
     implied = _IMPLIED.get(base, frozenset())
-    found = {_stem(word) for word in _WORDS.findall(_PARTICLES.sub(" ", text).casefold())} - {f"§{base}", f"§{kind}"}
-    content = {word for word in found if word not in _EMPTY and word not in _LIGHT}
+    silent = _EMPTY | _LIGHT | {f"§{base}", f"§{kind}"}
+    words = _WORDS.findall(_PARTICLES.sub(" ", text).casefold())
+    content = {_stem(word) for word in words if word not in silent} - silent
     about = frozenset(word for word in content if word not in implied)
     return about or frozenset(content), bool(things) or about < content
 

@@ -71,6 +71,7 @@ PARAPHRASED = [
     ("The API budget is 40 USD a day.", "We may spend 55 USD a day on the API now (was 40 USD)."),
     ("The API budget is $40 per day.", "We can spend up to 55 dollars daily on the API (was $40)."),
     ("The budget for the launch is $5,000.", "The launch budget was raised to $7,500 (was $5,000)."),
+    ("The team wants the digest on Monday.", "Digest day of this team: Friday (was Monday)."),
     ("Keep titles under 60 characters.", "Titles must be at most 50 characters (was 60)."),
     ("The nightly backup runs at 02:00.", "Run the nightly backup at 03:30 (was 02:00)."),
     ("Report all times in Europe/Berlin.", "All reported times should use Asia/Tokyo (was Europe/Berlin)."),
