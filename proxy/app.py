@@ -217,7 +217,7 @@ def server_config(settings: Settings) -> ServerConfig:
 
     uvicorn uses uvloop and httptools if they are installed. Each worker makes its own app.
     """
-    is_trusted = TrustedProxies(settings.tenant.trusted_proxies).__contains__
+    is_trusted = TrustedProxies(settings.server.trusted_proxies).__contains__
     return ServerConfig(
         partial(worker_app, settings),
         settings.drain,

@@ -13,9 +13,11 @@ from ipaddress import ip_address
 
 from proxy.errors import ProxyError
 from proxy.quoting import quoted
+from proxy.request.callers import TrustedProxies
 from proxy.settings import Settings
 from proxy.settings.token import is_loopback
 
+_FORWARDED = b"x-forwarded-proto"
 _MAX_KNOWN = 64
 _HOST = re.compile(r"\[?([^\[\]]*?)\]?(?::\d*)?")
 
@@ -34,13 +36,15 @@ class Guard:
         self._names = {"localhost", settings.host.lower(), *hosts}
         self._endings = (".localhost", *(host[1:] for host in hosts if host.startswith("*")))
         self._origins = set(settings.server.origins)
+        self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self.known = {b""}
         """Some of the proxy's own hosts; a request for one of them, without an origin, needs no further check.
 
         HTTP/1.0 has no host, and no browser speaks it.
         """
 
-    def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
+    def check(self, headers: Mapping[bytes, bytes], peer: str | None) -> None:
+        """Raises `NotAllowed` for a request from the address `peer` that no page may send, or to no name of ours."""
         host, origin = headers.get(b"host", b""), headers.get(b"origin")
         is_own = host in self.known or self._is_own(host)
         if self._is_strict and not is_own:
@@ -49,10 +53,15 @@ class Guard:
             raise NotAllowed(message, param="Host", code="host_not_allowed")
         if origin is None or self._origins & {"*", origin.decode("latin-1")}:
             return
-        if not (is_own and origin == scheme.encode() + b"://" + host.lower()):
+        scheme = b"https" if self.is_over_tls(headers, peer) else b"http"
+        if not (is_own and origin == scheme + b"://" + host.lower()):
             page = quoted(origin.decode("latin-1"))
             message = f"Pages of {page} may not use this proxy; server.origins lists those that may."
             raise NotAllowed(message, param="Origin", code="origin_not_allowed")
+
+    def is_over_tls(self, headers: Mapping[bytes, bytes], peer: str | None) -> bool:
+        """Whether the client speaks TLS: our server does not, so only a trusted proxy before it can tell."""
+        return headers.get(_FORWARDED, b"").strip().lower() == b"https" and peer in self._trusted
 
     def _is_own(self, value: bytes) -> bool:
         match = _HOST.fullmatch(value.decode("latin-1").lower())

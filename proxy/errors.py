@@ -61,6 +61,12 @@ class PathNotAllowed(ProxyError):
     param = "path"
 
 
+class NoUpstream(ProxyError):
+    """None of the upstreams takes requests of the protocol."""
+
+    status, type, code = 404, _INVALID, "no_upstream"
+
+
 class ContextLengthExceeded(BadRequest):
     """The part of the request that cannot be condensed exceeds the window; the message says what takes the tokens."""
 

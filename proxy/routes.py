@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
+from itertools import starmap
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -29,6 +30,7 @@ from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
+from proxy.upstream.choice import shown
 from strategies.core.handles import handle_in
 
 
@@ -76,7 +78,7 @@ async def readiness(services: Services) -> dict[str, Any]:
     return {
         "status": "ok" if store == "ok" else "degraded",
         "version": VERSION,
-        "upstream": redacted(services.settings.upstream.base_url),
+        "upstream": shown(services.destinations),
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
         "tokenizers": services.tokenizers.states(),
@@ -123,7 +125,7 @@ async def admin(request: Request) -> Response:
 
 
 async def own(request: Request) -> Response:
-    """Answers a caller about its own sessions, if the upstream has accepted its credential lately.
+    """Answers a caller about its own sessions, if an upstream has accepted its credential lately.
 
     Takes a place as a request to a model does, since it reads as much. Raises `ProxyError`.
     """
@@ -138,11 +140,14 @@ async def own(request: Request) -> Response:
     place = services.admission.place(owner.tenant)
     try:
         await place.take()
-        trust = services.callers.trust_in(owner.credential)
-        await trust.look_up(services.stored.patience())
-        if not trust.may_see_stored:
+        for upstream in services.destinations:
+            trust = services.callers.trust_in(owner, upstream)
+            await trust.look_up(services.stored.patience())
+            if trust.may_see_stored:
+                break
+        else:
             raise CredentialUnproven
-        document = await action(services.own_sessions, owner.tenant, asked)
+        document = await action(services.own_sessions, owner.tenant_at(upstream), asked)
     except StoreError as error:
         return _store_failed(error)
     finally:
@@ -198,15 +203,15 @@ async def _live(call: Call) -> Answer:
 
 
 async def _known(call: Call) -> Answer:
-    """A row for each model that this worker has served, and one for each tenant that was taught something of it."""
+    """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
     services, exchanges = call.services, call.services.exchanges
     knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
-    models = {row["model"] for row in services.live.document()["data"]}
+    served = {(row["model"], "", row["upstream"]) for row in services.live.document()["data"]}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
     taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
-    scopes = [*map(LessonScope, sorted(models)), *sorted(taught)]
+    scopes = [*starmap(LessonScope, sorted(served)), *sorted(taught)]
     rows = [_known_row(services, scope, forms.get(scope, ANY), tools.get(scope)) for scope in scopes]
-    return {"object": "known", "upstream": redacted(services.settings.upstream.base_url), "data": rows}
+    return {"object": "known", "upstream": shown(services.destinations), "data": rows}
 
 
 def _known_row(services: Services, scope: LessonScope, form: Profile, tools_until: float | None) -> Document:
@@ -214,6 +219,7 @@ def _known_row(services: Services, scope: LessonScope, form: Profile, tools_unti
     return {
         "model": label(scope.model),
         "tenant": scope.tenant[:SHOWN] or None,
+        "upstream": redacted(scope.upstream),
         "window": window.tokens,
         "source": window.source,
         "until": learned.until if learned is not None and window.source == SOURCE else None,

@@ -27,7 +27,7 @@ from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import Profiles
+from proxy.knowledge.profiles import LessonScope, Profiles
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
@@ -48,8 +48,9 @@ from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.telemetry import Live, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.models import bundled_table
-from proxy.upstream import Upstream
+from proxy.tokens.models import StatedWindow, bundled_table
+from proxy.upstream import Upstream, server_of
+from proxy.upstream.choice import destinations
 from strategies.core.messages import Reader
 
 POOL_WAIT = (0.2, 1.0)
@@ -77,27 +78,24 @@ class Services:
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
         self._reader = Reader(tool_output_patterns())
-        key, limits = settings.upstream.api_key, settings.limits
-        self.own_key = key.get_secret_value() if key else None
-        """The operator's key for the upstream; None if callers bring their own."""
-        self.callers = self._callers()
-        self.discovered = Discovered(
-            self.upstream, self.background, clock, api_key=self.own_key, enabled=settings.upstream.discover
-        )
+        limits, self.destinations = settings.limits, destinations(settings.upstream, settings.upstreams)
+        self.callers = Callers(self.upstream, self.stored.facts, self.background, clock)
+        asks = partial(Discovered, enabled=settings.upstream.discover)
+        self.discovered = {
+            each.base_url: asks(each, self.upstream, self.background, clock) for each in self.destinations
+        }
+        """What the servers of the upstreams have said, by `base_url`."""
         self.asking = Asking(
             self.upstream,
             settings.background,
-            own_key=key is not None,
             clock=clock,
             report=self.telemetry.record_call,
-            know_server=self.discovered.asked,
-            is_local=lambda: self.discovered.is_local,
-            is_serial=lambda: self.discovered.is_serial,
+            known={server_of(base_url): server for base_url, server in self.discovered.items()},
         )
         knowledge = self._knowledge()
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
         self.calibrator = knowledge.calibrator
-        self.policies = Policies(settings, table, self.discovered.window, learned, knowledge.profiles.for_model)
+        self.policies = Policies(settings, table, self._stated_window, learned, knowledge.profiles.for_model)
         self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
@@ -108,10 +106,9 @@ class Services:
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 
-    def _callers(self) -> Callers:
-        base_url = self.settings.upstream.base_url
-        facts, tasks, is_keyed = self.stored.facts, self.background, self.own_key is not None
-        return Callers(self.upstream, base_url, facts, tasks, self.clock, own_key=is_keyed)
+    def _stated_window(self, scope: LessonScope) -> StatedWindow | None:
+        server = self.discovered.get(scope.upstream)
+        return server.window(scope.model) if server is not None else None
 
     def _admission(self) -> Admission:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
@@ -122,17 +119,16 @@ class Services:
 
     def _knowledge(self) -> Knowledge:
         settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock
-        base_url, stated = settings.upstream.base_url, self.discovered.window
-        learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock)
+        learned = LearnedWindows(facts, tasks, settings.upstream.learned_ttl, clock)
         calibrator = Calibrator(
-            base_url,
             facts,
             tasks,
             ttl=settings.store.ttl,
             clock=clock,
             report=self.telemetry.record_calibration,
         )
-        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, clock, stated)
+        profiles = Profiles(partial(settings.own, "profile"))
+        return Knowledge(learned, calibrator, profiles, tasks, clock, self._stated_window)
 
     def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock

@@ -123,6 +123,7 @@ class _Conversation:
     tenant: str
     id: str
     model: str = ""
+    upstream: str = ""  # its address
     strategy: str = ""
     action: str = ""
     reason: str = ""
@@ -154,7 +155,8 @@ class Live:
         key = tenant, decision.session
         row = self._rows.use(key) or self._rows.put(key, _Conversation(*key))
         policy, counted = decision.policy, usage or Usage(decision.expected_tokens)
-        row.model, row.strategy = model, policy.pipeline.text
+        row.model, row.upstream = model, decision.context.request.upstream.base_url
+        row.strategy = policy.pipeline.text
         row.action, row.reason, row.window = decision.action, decision.reason, policy.window.tokens
         row.tokens, row.last_at = counted.prompt, self._clock()
         row.requests += 1

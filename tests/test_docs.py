@@ -154,14 +154,17 @@ def table_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for each in get_args(annotation) if (found := table_in(each))), None)
 
 
+LISTS = ("models", "upstreams")
+
+
 def settings_keys(table: type[BaseModel] = Settings, path: str = "") -> dict[str, Any]:
-    """Every key with its default; those of one model by `models[].key`, options by their strategy."""
+    """Every key with its default; those of an entry of a list by `models[].key`, options by their strategy."""
     found: dict[str, Any] = {}
     for name, info in table.model_fields.items():
         key = path + (info.alias or name)
         inner = None if path.startswith("models") else table_in(info.annotation)
-        if key == "models":
-            found |= settings_keys(inner or Settings, "models[].")
+        if key in LISTS:
+            found |= settings_keys(inner or Settings, f"{key}[].")
         elif inner is not None:
             found |= settings_keys(inner, key + ".")
         else:
@@ -202,7 +205,7 @@ def test_a_documented_default_is_the_default(key: str) -> None:
         assert (None if said == UNSET else tomllib.loads(f"x = {said.strip('`')}")["x"]) == plain(default)
 
 
-@pytest.mark.parametrize("key", [key for key in ALL_KEYS if not key.startswith("models")])
+@pytest.mark.parametrize("key", [key for key in ALL_KEYS if not key.startswith(LISTS)])
 def test_a_documented_variable_leads_to_its_key(key: str) -> None:
     (variable,) = names(documented_keys()[key]["variable"])
     *tables, last = key.replace("-", "_").split(".")
@@ -257,8 +260,8 @@ def test_the_config_file_with_its_examples_is_valid(config: Path) -> None:
 
 def keys_in(tree: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, value in tree.items():
-        if name == "models":
-            yield from (f"models[].{key}" for key in value[0])
+        if name in LISTS:
+            yield from (f"{name}[].{key}" for key in value[0])
         elif isinstance(value, dict):
             yield from keys_in(value, f"{path}{name}.")
         else:

@@ -35,6 +35,7 @@ from proxy.asking.dispatch import (
     Dispatcher,
     FinishedCall,
     Lane,
+    address_for,
     endpoint_for,
     headers_for,
 )
@@ -46,7 +47,7 @@ from proxy.knowledge.profiles import REFUSING
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
-from proxy.upstream import JsonReply
+from proxy.upstream import JsonReply, server_of
 from proxy.values import json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 from strategies.core.parsing import without_thoughts
@@ -141,12 +142,8 @@ class Resolver(Protocol):
 class Asking(Dispatcher):
     """Calls models; one per app."""
 
-    lane: Lane = field(init=False)  # the lane of the upstream itself, which is also told about clients' requests
     _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
     """The forms that servers have taught, each for a model and a credential."""
-
-    def __post_init__(self) -> None:
-        self.lane = self.lane_of(None)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -234,7 +231,7 @@ class Asking(Dispatcher):
     def _form_key(self, question: ModelCall, caller: Caller) -> Hashable:
         """The key under which a form is remembered: the server, the model, the endpoint and the credential."""
         credential = hash(tuple(headers_for(question.model, caller)))  # which is itself not kept
-        return self.upstream.server(question.model.base_url), question.question.model, question.endpoint, credential
+        return server_of(address_for(question.model, caller)), question.question.model, question.endpoint, credential
 
 
 class Completion(NamedTuple):

@@ -43,12 +43,13 @@ from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success
-from proxy.knowledge.profiles import ANY, Profile
+from proxy.knowledge.profiles import ANY, LessonScope, Profile
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
-from proxy.upstream import JsonReply, Upstream
+from proxy.upstream import JsonReply, Upstream, server_of
+from proxy.upstream.choice import Destination
 from strategies.core.effects import Failure
 
 PAUSE = 30.0  # seconds, if a server that refuses does not say how long
@@ -256,6 +257,7 @@ class Caller:
     """The client's request on whose behalf a call is made."""
 
     model: str
+    upstream: Destination  # where the request goes
     headers: Headers  # the request's headers, for their credential
     members: Mapping[str, str] = field(default_factory=dict)
     """The members of the request that precede the message list in a prompt, such as its tools, as JSON text."""
@@ -268,11 +270,22 @@ class Caller:
     endpoint: Endpoint = CHAT_ENDPOINT  # the endpoint of the request
     path: str = CHAT_ENDPOINT.path  # the path of the request
     query: str = ""  # its query, which may have a credential
+    knows_stored: bool = False  # whether anything of the request's conversation comes from the store
+
+    @property
+    def scope(self) -> LessonScope:
+        """The scope of what is known of the model for all tenants."""
+        return LessonScope(self.model, upstream=self.upstream.base_url)
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
     """The endpoint of a call: the request's own, or chat at an address of the settings."""
     return caller.endpoint if role.base_url is None else CHAT_ENDPOINT
+
+
+def address_for(role: ModelRole, caller: Caller) -> str:
+    """The base URL that a call goes to: the role's own, else that of the request's upstream."""
+    return role.base_url or caller.upstream.base_url
 
 
 def headers_for(role: ModelRole, caller: Caller) -> Headers:
@@ -306,8 +319,14 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
-async def know_nothing() -> None:
-    """For an upstream that is not asked what it is."""
+class KnownServer(Protocol):
+    """An upstream's server as far as it has said what it is."""
+
+    @property
+    def is_local(self) -> bool: ...
+    @property
+    def is_serial(self) -> bool: ...
+    async def asked(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -334,29 +353,26 @@ class Pace:
 class Dispatcher:
     """Makes calls when their servers' lanes let them through.
 
-    `report` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
-    credential is used. `clock` gives seconds since the epoch. `know_server` returns when the upstream's server has been
-    asked what it is; `is_local` and `is_serial` then tell (`Lane`).
+    `report` gets every call that has ended. `clock` gives seconds since the epoch. `known` are the servers of the
+    upstreams by their addresses, which are asked what they are before the first call (`Lane`).
     """
 
     upstream: Upstream
     background: BackgroundSettings = field(default_factory=BackgroundSettings)
     _: KW_ONLY
-    own_key: bool = False
     clock: Callable[[], float] = time.time
     report: Callable[[FinishedCall], None] = lambda _: None
-    know_server: Callable[[], Awaitable[None]] = know_nothing
-    is_local: Callable[[], bool] = lambda: False
-    is_serial: Callable[[], bool] = lambda: False
+    known: Mapping[str, KnownServer] = field(default_factory=dict)
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # the lane of each server
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
 
-    def lane_of(self, base_url: str | None) -> Lane:
-        """The lane of the server at a base URL; None means the upstream itself."""
-        server = self.upstream.server(base_url)
+    def lane_of(self, base_url: str) -> Lane:
+        """The lane of the server at a base URL."""
+        server = server_of(base_url)
         if server not in self._lanes:
-            facts = (self.is_local, self.is_serial) if server == self.upstream.server(None) else ()
+            known = self.known.get(server)
+            facts = (lambda: known.is_local, lambda: known.is_serial) if known is not None else ()
             self._lanes[server] = Lane(self.background, self.clock, *facts)
         return self._lanes[server]
 
@@ -373,13 +389,14 @@ class Dispatcher:
         deadline: float | None = None,
     ) -> B | Failure:
         """Makes a call once it has its turn; the result is a failure if its turn does not come by the deadline."""
-        lane = self.lane_of(model.base_url)
+        address = address_for(model, caller)
+        lane, known = self.lane_of(address), self.known.get(server_of(address))
         deadline = self.deadline(model, caller) if deadline is None else deadline
         try:
             self._check_credential(model, caller)
             async with AsyncExitStack() as turn:
-                if lane is self.lane_of(None):
-                    await self.know_server()
+                if known is not None:
+                    await known.asked()
                 if caller.background or caller.waiters is not NOBODY:
                     await turn.enter_async_context(lane.background(deadline, caller.mode, caller.waiters))
                 else:
@@ -403,19 +420,24 @@ class Dispatcher:
         return self._pace_of(model, caller).expected(asyncio.get_running_loop().time(), joins=joins)
 
     def _pace_of(self, model: ModelRole, caller: Caller) -> Pace:
-        key = self.upstream.server(model.base_url), model.model or caller.model
+        key = server_of(address_for(model, caller)), model.model or caller.model
         return self._pace.use(key) or self._pace.put(key, Pace())
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         """Whether a call carries the caller's credential."""
-        if self.own_key or model.api_key is not None:
+        if caller.upstream.api_key is not None or model.api_key is not None:
             return False
         has_query = bool(caller.query) and model.base_url is None
         return has_query or any(name in CREDENTIALS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
-        """Raises `CallBlocked` if the caller's credential, or a key of the settings, may not be used for the call."""
-        if model.api_key is not None and not caller.trust.accepted:
+        """Raises `CallBlocked` if the caller's credential, or a key of the settings, may not be used for the call.
+
+        Nor is what is stored put into one for a caller who has only claimed to be its owner.
+        """
+        trust = caller.trust
+        needs_proof = model.api_key is not None or (trust.is_claimed and caller.knows_stored)
+        if needs_proof and not trust.accepted:
             raise CallBlocked(NOT_ACCEPTED)
         if caller.background and self._is_lent(model, caller) and self.clock() > caller.asked_at + CREDENTIAL_LIFE:
             raise CallBlocked(EXPIRED)
@@ -430,7 +452,7 @@ class Dispatcher:
         try:
             async with asyncio.timeout(model.timeout):
                 headers, target = headers_for(model, caller), f"{path}?{query}" if query else path
-                reply = await self.upstream.ask(model.base_url, target, headers, data, model.timeout)
+                reply = await self.upstream.ask(address_for(model, caller), target, headers, data, model.timeout)
                 has_ended = is_success(reply.status)
         except TimeoutError:
             return Failure("timeout")

@@ -26,7 +26,7 @@ from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
-from proxy.knowledge.profiles import LessonScope
+from proxy.knowledge.profiles import LessonScope, WindowLookup
 from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
@@ -36,8 +36,9 @@ from proxy.settings.loading import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of
 from proxy.store.base import StoreError
-from proxy.tokens.models import WindowLookup, bundled_table, no_stated_window
+from proxy.tokens.models import bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
+from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.protocol import Marking
@@ -79,7 +80,7 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
                 [
                     await _check_store(settings, built),
                     _check_tokenizers(built),
-                    offline or await _check_upstream(built),
+                    *[offline or await _check_upstream(built, each) for each in built.destinations],
                 ]
             )
             if checked and good:
@@ -98,11 +99,13 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     Returns the lookup of the windows that the server states.
     """
     asks = built.settings.upstream.discover and not offline
+    scope = LessonScope(model, upstream=_upstream_of(built, model).base_url)
+    server = built.discovered[scope.upstream]
     if asks:
-        await built.discovered.ask()
-        print(f"server      {built.discovered.kind or 'reports no context length, or only with a credential'}")
+        await server.ask()
+        print(f"server      {server.kind or 'reports no context length, or only with a credential'}")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
-    figures = await built.calibrator.figures(model, counted)
+    figures = await built.calibrator.figures(scope, counted)
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
     first, later = ("unknown" if each is None else f"{each:.1%}" for each in (figures.first_error, figures.later_error))
     said = (
@@ -110,7 +113,14 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         f" error {first} of first requests, {later} later"
     )
     print(f"calibration {'nothing learned yet' if figures == OWN else said}")
-    return built.discovered.window if asks else no_stated_window
+    return (lambda asked: server.window(asked.model)) if asks else no_stated_window
+
+
+def _upstream_of(built: Services, model: str) -> Destination:
+    """The upstream that a request for a model most likely goes to: chat's, except for Claude's own protocol."""
+    protocol = "messages" if model.startswith("claude") else ""
+    takes = (each for each in built.destinations if protocol in each.protocols)
+    return next(takes, None) or destination_of(built.destinations, "", ())
 
 
 def _check_tokenizers(built: Services) -> bool:
@@ -145,16 +155,20 @@ async def _check_store(settings: Settings, built: Services) -> bool:
     return not problem
 
 
-async def _check_upstream(built: Services) -> bool:
-    url, has_key = redacted(built.settings.upstream.base_url), built.own_key is not None
+async def _check_upstream(built: Services, upstream: Destination) -> bool:
+    url, has_key = shown([upstream]), upstream.api_key is not None
     try:
-        status = await built.upstream.probe()
+        status = await built.upstream.probe(upstream)
     except UpstreamUnavailable as error:
         print(f"upstream    {url}: {error.message}")
         return False
     note = ""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        note = " (it refuses upstream.api_key)" if has_key else " (it wants a credential, which callers bring)"
+        note = (
+            f" (it refuses the api_key of '{upstream.name}')"
+            if has_key
+            else " (it wants a credential, which callers bring)"
+        )
     print(f"upstream    {url}: answers {status}{note}")
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
 

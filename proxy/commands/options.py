@@ -42,7 +42,7 @@ def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, in the form that `load_settings` takes."""
     values: dict[str, Any] = {}
     for (*tables, key), option in COMMAND_LINE.items():
-        value = getattr(arguments, option.removeprefix("--"), None)
+        value = getattr(arguments, option.removeprefix("--").replace("-", "_"), None)
         if value is not None:
             table = values.setdefault(tables[0], {}) if tables else values
             table[key] = value

@@ -26,6 +26,7 @@ from proxy.settings import Settings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.store import open_store
 from proxy.store.base import StoreError
+from proxy.upstream.choice import destinations, shown
 
 _log = logging.getLogger(LOGGER)
 
@@ -36,6 +37,9 @@ anyone who reaches the port could use your key. Ways out, one of them:
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
   - say that it is meant: open_to_all = true, or CONDENSER_OPEN_TO_ALL=true; so a container listens whose port is
     published on this machine only (-p 127.0.0.1:8484:8484)"""
+_NOT_ONE_USER = """refusing to start on {host} with --single-user (single_user):
+all who reach the port would share one person's sessions. Listen on this machine only (--host 127.0.0.1), or leave the
+option out: each credential then has its own sessions."""
 _STORE_NOT_SHARED = """refusing to start several workers with memory://, which is the memory of one of them:
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 _NO_PEPPER = (
@@ -48,6 +52,9 @@ NOT_STARTED = 3
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--host", help=f"the address to listen on ({HOST})")
     command.add_argument("--port", type=int, help=f"the port to listen on ({PORT}); 0 takes any free one")
+    command.add_argument(
+        "--single-user", action="store_true", default=None, help="one person's proxy: all credentials share sessions"
+    )
     command.add_argument("--workers", metavar="N", type=int, help="processes that serve the port (1)")
     add_settings_arguments(command)
 
@@ -93,7 +100,7 @@ def banner(settings: Settings, port: int) -> str:
     """The first output: where the proxy listens, what it uses, and how to configure a client."""
     return (
         f"condenser listens on {listening_url(settings.host, port)}/v1\n"
-        f"  upstream   {redacted(settings.upstream.base_url)}\n"
+        f"  upstream   {shown(destinations(settings.upstream, settings.upstreams))}\n"
         f"  store      {redacted(settings.store.url)}\n"
         f"  strategy   {settings.strategy}\n"
         f'  client     OpenAI(base_url="{client_url(settings.host, port)}/v1")'
@@ -142,6 +149,8 @@ def prepare(settings: Settings) -> None:
     keys = " and ".join(settings.operator_keys)
     if gives_the_key_away(settings):
         raise CommandFailed(_KEY_GIVEN_AWAY.format(host=settings.host, keys=keys), USAGE)
+    if settings.single_user and not is_loopback(settings.host):
+        raise CommandFailed(_NOT_ONE_USER.format(host=settings.host), USAGE)
     if settings.workers > 1 and settings.store.url == "memory://":
         raise CommandFailed(_STORE_NOT_SHARED, USAGE)
     configure_logging(settings.log)
@@ -153,7 +162,7 @@ def prepare(settings: Settings) -> None:
     except (StoreError, OSError, ValueError) as error:
         why = f"store.url is {redacted(settings.store.url)}, which cannot be opened: {in_words(error)}"
         raise CommandFailed(why, NOT_STARTED) from None
-    is_keyed = settings.tenant.pepper is not None or settings.tenant.source == "fixed"
+    is_keyed = settings.tenant.pepper is not None or settings.tenant_source == "fixed"
     if settings.store.url.startswith("redis") and not is_keyed:
         _log.warning(_NO_PEPPER)
     if settings.open_to_all and keys and not is_loopback(settings.host):
@@ -179,6 +188,6 @@ async def _try_store(settings: Settings) -> None:
 
 def gives_the_key_away(settings: Settings) -> bool:
     """Whether anyone who reaches the port could spend one of the operator's keys."""
-    behind_a_proxy = settings.tenant.source.startswith("header:")
+    behind_a_proxy = settings.tenant_source.startswith("header:")
     is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all)
     return is_open and bool(settings.operator_keys)

@@ -65,7 +65,7 @@ class Intake:
         patience = self.recogniser.stored.patience()
         waits = not self.policies.is_off(request.controls, request.model)
         await self.knowledge.refresh(scope, counter.cache_key, patience, waits=waits)
-        hidden = self.knowledge.calibrator.hidden(scope.model, counter.cache_key)
+        hidden = self.knowledge.calibrator.hidden(scope, counter.cache_key)
         is_long = body.endpoint.asks_for_long(request.headers)
         basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
         # 5. Supply the history that the request names.

@@ -1,4 +1,4 @@
-"""What one upstream has taught this process and others: windows, refused forms, and how it counts.
+"""What upstreams have taught this process and others: windows, refused forms, and how it counts.
 
 Before a request, `refresh` reads the lessons of other processes, now and then and in the background. Only the first
 request for a model waits for them, and not for long: all are read at once, within the request's patience with the
@@ -19,14 +19,13 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
-from proxy.knowledge.profiles import MAX_MODELS, LessonScope, Profiles
+from proxy.knowledge.profiles import MAX_MODELS, LessonScope, Profiles, WindowLookup
 from proxy.overflow import Refusal
 from proxy.request.wire import ClientRequest
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.recognition import Recognised
 from proxy.store.access import Patience
-from proxy.tokens.models import WindowLookup
 
 FIRST_LOOK = 0.25  # seconds
 Usable = Callable[[int, str, int | None], int]
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """What is known of one upstream; one per app. `stated` gives the window that its server states."""
+    """What is known of the upstreams; one per app. `stated` gives the window that a server states."""
 
     learned: LearnedWindows
     calibrator: Calibrator
@@ -44,7 +43,7 @@ class Knowledge:
     tasks: OwnedTasks
     clock: Callable[[], float]
     stated: WindowLookup
-    shared_pools: Lru[str, bool] = field(default_factory=lambda: Lru(MAX_MODELS))
+    shared_pools: Lru[LessonScope, bool] = field(default_factory=lambda: Lru(MAX_MODELS))
     """The models whose server has shown that requests share its cache, by an error that the cache is full.
 
     That holds for all tenants, because it only keeps calls of our own back.
@@ -52,7 +51,7 @@ class Knowledge:
 
     async def refresh(self, scope: LessonScope, counter: str, patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
-        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, counter)]
+        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope, counter)]
         if first_reads and waits:
             clock = asyncio.get_running_loop().time
             began = clock()
@@ -75,12 +74,14 @@ class Knowledge:
     def window_after(self, refusal: Refusal, decision: Decision) -> Window:
         """The window that holds after a refusal for length.
 
-        One that is set stands. Else the window that the refusal states is learned.
+        One that is set stands. Else the window that the refusal states is learned, but not from one who only claims
+        to be of its tenant.
         """
         window, request = decision.policy.window, decision.context.request
         if refusal.window is None or window.is_set:
             return window
-        self.learned.learn(request.lesson_scope, refusal.window, shares=not request.controls.no_store)
+        if request.trust.accepted or not request.trust.is_claimed:
+            self.learned.learn(request.lesson_scope, refusal.window, shares=not request.controls.no_store)
         return window.lowered(refusal.window)
 
     def size_after(self, refusal: Refusal, decision: Decision, usable: Usable) -> SizeRefused | None:
@@ -125,12 +126,12 @@ class Knowledge:
         if refusal.window is not None or not refusal.is_server_error:
             return False
         request = decision.context.request
-        stated = self.stated(request.model)
+        stated = self.stated(request.lesson_scope)
         if stated is None or stated.is_ceiling:
             return None
         return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
 
-    def shared_cache(self, model: str) -> int | None:
+    def shared_cache(self, scope: LessonScope) -> int | None:
         """The window of a model, in tokens, if its server has shown that requests share one cache of that size."""
-        stated = self.stated(model) if model in self.shared_pools else None
+        stated = self.stated(scope) if scope._replace(tenant="") in self.shared_pools else None
         return stated and stated.window

@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, RequestContext
+from proxy.knowledge.profiles import LessonScope
 from proxy.reasons import Reason, Trigger
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from proxy.sessions.keeping import Keeper
@@ -112,7 +113,7 @@ class Models:
     _budget: Budget | None
     caller: Caller  # on whose behalf models are asked; it becomes a background caller once no request waits
     _view: View
-    _shared_cache: Callable[[str], int | None]
+    _shared_cache: Callable[[LessonScope], int | None]
 
     async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
         if not await offload(load_of(self._view.transcript.chain), self._fit, effects):
@@ -127,7 +128,7 @@ class Models:
     def _fits(self, effect: Effect) -> bool:
         """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""
         role, budget, text = self._policy.roles[effect.role], self._budget, self._view.counter.text
-        tokens = self._shared_cache(self.caller.model) if role.base_url is None else None
+        tokens = self._shared_cache(self.caller.scope) if role.base_url is None else None
         if tokens is None or budget is None:
             return True
         continued = text(effect.view or "") if isinstance(effect, Ask) else 0
@@ -141,7 +142,7 @@ class PipelineRunner:
     _tasks: OwnedTasks
     _clock: Callable[[], float]
     _expected_seconds: Callable[..., float]  # how long an answer would take (`Dispatcher.expected_seconds`)
-    _shared_cache: Callable[[str], int | None]
+    _shared_cache: Callable[[LessonScope], int | None]
     """The tokens of the cache that the slots of a model's server share, if they do."""
 
     def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:

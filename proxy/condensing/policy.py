@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from proxy.controls import MEMORY, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
-from proxy.knowledge.profiles import ANY, LessonScope, Profile
+from proxy.knowledge.profiles import ANY, LessonScope, Profile, WindowLookup
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
-from proxy.tokens.models import ModelTable, WindowLookup, asks_for_long, no_stated_window
+from proxy.tokens.models import ModelTable, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.economics import Prices, is_cheaper_continued
@@ -316,7 +316,7 @@ class Policies:
         is_set = Window(requested, REQUEST) if requested is not None else facts.window
         if is_set is not None:
             return is_set
-        stated, learned = self._discovered(scope.model), self._learned(scope)
+        stated, learned = self._discovered(scope), self._learned(scope)
         limit = facts.max_input or (stated.max_input if stated else None)
         known = Window(stated.window, stated.source, limit) if stated else facts.listed
         if stated and stated.is_ceiling and (facts.listed.tokens or stated.window) < stated.window:

@@ -162,7 +162,7 @@ class Refusals:
         """Whether a refusal says that the server's cache is full; then it is known that requests share it."""
         is_full = self.knowledge.is_full_pool(refusal, decision)
         if is_full:
-            self.knowledge.shared_pools.put(decision.context.request.model, True)
+            self.knowledge.shared_pools.put(decision.context.request.lesson_scope._replace(tenant=""), True)
         return is_full
 
     async def _repeated(self, refused: Attempt) -> Attempt | None:

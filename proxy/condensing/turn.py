@@ -304,6 +304,7 @@ class RequestContext(NamedTuple):
         texts = {name: offered.get(name) or body.envelope.raw_value(name) for name in body.endpoint.prompt_members}
         return Caller(
             request.model,
+            request.upstream,
             request.headers,
             {name: text for name, text in texts.items() if text},
             request.received_at,
@@ -315,6 +316,7 @@ class RequestContext(NamedTuple):
             body.endpoint,
             request.target.decode("utf-8", "replace"),
             request.query.decode("utf-8", "replace"),
+            self.recognised.knows_stored,
         )
 
     @property

@@ -27,11 +27,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
+from proxy.browsers import Guard
 from proxy.controls import Controls
 from proxy.dashboard import pages
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
-from proxy.request.callers import TrustedProxies
 from proxy.routes import read_body, readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
@@ -121,11 +121,8 @@ def _signed_in(request: Request, services: Services, token: bytes, form: Form) -
         return _sign_in(request, failed=True)
     response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
     cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
-    # The server itself speaks no TLS, so only a trusted proxy can tell.
-    is_trusted = (request.client.host if request.client else None) in TrustedProxies(
-        services.settings.tenant.trusted_proxies
-    )
-    secure, path = is_trusted and request.headers.get("x-forwarded-proto") == "https", _cookie_path(request)
+    peer, path = request.client.host if request.client else None, _cookie_path(request)
+    secure = Guard(services.settings).is_over_tls(dict(request.headers.raw), peer)
     response.set_cookie(
         _cookie_name(request), cookie, LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
     )

@@ -3,10 +3,10 @@
 A model's ceiling is the window that it was trained for; servers load most models with a smaller one. Only windows that
 a server has loaded, or that a host says it serves, are used; otherwise the window stays unknown.
 
-Only the address in the settings is asked, with the operator's key or with none: never with a caller's credential, and
-never at an address that a request names. No request waits for an answer. Answers are kept for a while, including those
-that state no window. A server that loads models on demand is asked again after each reply, because only then has it
-surely loaded the model, maybe with another window than the last time.
+Only the addresses in the settings are asked, each with the operator's key for it or with none: never with a caller's
+credential, and never at an address that a request names. No request waits for an answer. Answers are kept for a while,
+including those that state no window. A server that loads models on demand is asked again after each reply, because only
+then has it surely loaded the model, maybe with another window than the last time.
 
 The model list, `GET /v1/models`, shows the kind of most servers and the windows of some (`_stated`); the others have
 pages of their own (`PAGES`). docs/configuration.md has a table of servers.
@@ -23,17 +23,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import Headers
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.tokens.models import StatedWindow
 from proxy.upstream import Upstream
+from proxy.upstream.choice import Destination
 from proxy.values import json_or_none, object_at, objects_at
 
 MIN_WINDOW, MAX_WINDOW = 256, 100_000_000  # a number outside these bounds is not a window
@@ -298,23 +298,22 @@ KEPT = 600.0  # seconds until a server that stated windows is asked again
 SILENCE_KEPT = 900.0  # the same for one that stated none
 FAILURE_KEPT = 30.0  # the same for one that could not be reached
 
-_KEY = "discovery"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Discovered:
-    """The kind and the windows of the upstream's server; one per app.
+    """The kind and the windows of one upstream's server, `at`; `clock` gives seconds.
 
-    Nothing is asked unless `enabled`. `api_key` is the operator's. `clock` gives seconds.
+    Nothing is asked unless `enabled`.
     """
 
+    at: Destination
     upstream: Upstream
     tasks: OwnedTasks
     clock: Callable[[], float]
     _: KW_ONLY
-    api_key: str | None = field(default=None, repr=False)
     enabled: bool = True
     _reading: Reading | None = None
     _page: Page | None = None
@@ -352,11 +351,15 @@ class Discovered:
     async def asked(self) -> None:
         """Returns when the server has been asked, or after a moment: so one that answers late delays nothing else."""
         self.ask_if_due()
-        await self.tasks.result_of(_KEY, asyncio.get_running_loop().time() + MOMENT)
+        await self.tasks.result_of(self._key, asyncio.get_running_loop().time() + MOMENT)
 
     def _start(self) -> None:
         if self.enabled:
-            self.tasks.start(self.ask(), _KEY)
+            self.tasks.start(self.ask(), self._key)
+
+    @property
+    def _key(self) -> Hashable:
+        return "discovery", self.at.base_url
 
     async def ask(self) -> None:
         """Asks now, for at most `MAX_SECONDS`. If the server fails, its earlier answer is kept."""
@@ -374,7 +377,7 @@ class Discovered:
         self._due = self.clock() + (KEPT if reading else SILENCE_KEPT)
         if reading is not None:
             if reading.kind is not self.kind:
-                _log.info("the upstream reports its context length like %s", reading.kind)
+                _log.info("the upstream %s reports its context length like %s", self.at.name, reading.kind)
             self._reading = reading.after(self._reading)
 
     async def _recognise(self) -> Reading | None:
@@ -402,6 +405,5 @@ class Discovered:
 
     async def _fetch(self, path: str, *, beside_v1: bool) -> tuple[int, object]:
         """The status of a page and its JSON value, which is None if it could not be read."""
-        headers: Headers = [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []
-        reply = await self.upstream.page(path, headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
+        reply = await self.upstream.page(self.at, path, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
         return reply.status, json_or_none(reply.body) if reply.status == HTTPStatus.OK else None

@@ -27,8 +27,18 @@ ENDINGS = {at.path_ending: at.path for at in ENDPOINTS.values()} | {
 
 def endpoint_at(path: str) -> Endpoint:
     """The endpoint at a path or above it; for other paths chat's, whose errors have the form of all of OpenAI's API."""
+    return _above(path) or CHAT_ENDPOINT
+
+
+def protocol_at(path: str) -> str:
+    """The protocol of an endpoint at a path or above it; "" for any other path."""
+    endpoint = _above(path)
+    return endpoint.dialect.name if endpoint else ""
+
+
+def _above(path: str) -> Endpoint | None:
     above = (endpoint for endpoint in ENDPOINTS.values() if f"{endpoint.path_ending}/" in f"{path}/")
-    return PATHS.get(path) or next(above, CHAT_ENDPOINT)
+    return PATHS.get(path) or next(above, None)
 
 
 def endpoint_serving(path: str) -> Endpoint | None:

@@ -1,8 +1,8 @@
 """Which paths are served, and how a path is read: once, before anything else looks at it.
 
-No path may lead a request, and the key that it carries, out of `upstream.base_url`. Servers differ in how often they
-decode a path, and in whether `//` and `..;` climb. So a path that one of them could read otherwise than we do is
-refused (`read_path`). Any other is matched and forwarded in one form, in which letters, digits and `-._~` are not
+No path may lead a request, and the key that it carries, out of the `base_url` of its upstream. Servers differ in how
+often they decode a path, and in whether `//` and `..;` climb. So a path that one of them could read otherwise than we
+do is refused (`read_path`). Any other is matched and forwarded in one form, in which letters, digits and `-._~` are not
 percent-encoded.
 
 A path below `/v1/` goes below `base_url`. Any other one has a provider's *prefix*, as `/api/coding/v1/messages` has; it
@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 from proxy.errors import BadRequest, PathNotAllowed
 from proxy.quoting import quoted
 
-V1, UPSTREAM_KEY = "/v1", "upstream.api_key"
+V1 = "/v1"
 UNLISTED = "condenser.prefix"  # the key of a request's scope for the prefix of its path that no list has
 OWN_PATHS = (
     "GET models",
@@ -95,7 +95,8 @@ class Paths:
         by_length = sorted(prefixes, key=lambda prefix: (prefix.count("/"), len(prefix)), reverse=True)
         self._prefixes = re.compile(f"(?:{'|'.join(_glob(each, '[^/]+') for each in by_length) or '(?!)'})(?=/)")
         self._endings, self._has_keys = tuple(endings), bool(keys)
-        rules = allowed if allowed is not None else OWN_PATHS if UPSTREAM_KEY in keys else ("* *",)
+        has_upstream_key = any(key.startswith("upstream") for key in keys)
+        rules = allowed if allowed is not None else OWN_PATHS if has_upstream_key else ("* *",)
         self._rules = [_rule(rule) for rule in rules]
 
     def check(self, method: str, path: str) -> str:

@@ -58,13 +58,12 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class Calibrator:
-    """The calibration for one upstream; one per app.
+    """The calibration for each upstream; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its figures when
     these change.
     """
 
-    upstream: str
     facts: Facts
     tasks: OwnedTasks
     _: KW_ONLY
@@ -73,29 +72,34 @@ class Calibrator:
     report: Callable[[str, Figures], None]
     _anchors: Lru[tuple[LessonScope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
     """The latest anchors of all conversations, by the chain digest of their node."""
-    _known: Callable[[str, str], _Known] = field(
-        default_factory=lambda: lru_cache(MAX_MODELS)(lambda _model, _counter: _Known())
+    _of: Callable[[str, str, str], _Known] = field(
+        default_factory=lambda: lru_cache(MAX_MODELS)(lambda _upstream, _model, _counter: _Known())
     )
 
-    def refresh(self, model: str, counter: str) -> Sequence[Hashable]:
+    def _known(self, scope: LessonScope, counter: str) -> _Known:
+        """For all tenants: a number of tokens tells nothing of a request."""
+        return self._of(scope.upstream, scope.model, counter)
+
+    def refresh(self, scope: LessonScope, counter: str) -> Sequence[Hashable]:
         """Starts reading what others have learned, if that is due; returns the key of the task that reads it first."""
-        now, known, key = self.clock(), self._known(model, counter), ("calibration-read", model, counter)
+        now, known = self.clock(), self._known(scope, counter)
+        key = "calibration-read", scope.upstream, scope.model, counter
         if known.read_at is not None and 0 <= now - known.read_at < FRESH:
             return ()
         first = () if known.read_at is not None else (key,)
         known.read_at = now
-        self.tasks.start(self._read(model, counter), key)
+        self.tasks.start(self._read(scope, counter), key)
         return first
 
-    def hidden(self, model: str, counter: str) -> int:
+    def hidden(self, scope: LessonScope, counter: str) -> int:
         """The tokens that the upstream adds to a request by itself, as far as is known."""
-        return round(self._known(model, counter).figures.offset)
+        return round(self._known(scope, counter).figures.offset)
 
     def calibrate(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibration:
         """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
         scope = prompt.scope
         anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
-        figures = self._known(scope.model, prompt.figures_for).figures
+        figures = self._known(scope, prompt.figures_for).figures
         # The estimate for a view that condensing has changed is no worse than that for a first request.
         known = figures.first_error if prompt.is_exact else None
         error = max(_MARGIN * known, _MIN_ERROR) if known is not None else None
@@ -128,8 +132,8 @@ class Calibrator:
 
     def _teach(self, prompt: CountedPrompt, whole: Lesson, lesson: Lesson, slope: Slope, error: float) -> None:
         """Teaches the figures of a model; `error` is the relative one of what was expected."""
-        model, counter = prompt.scope.model, prompt.figures_for
-        known, is_sure = self._known(model, counter), slope.weight >= _SURE
+        scope, counter = prompt.scope, prompt.figures_for
+        known, is_sure = self._known(scope, counter), slope.weight >= _SURE
         lesson = lesson._replace(slope=slope.value, is_sure=is_sure)
         figures = known.figures.with_error(error, is_first=lesson.is_whole).taught_by(lesson)
         if not prompt.has_media:
@@ -139,35 +143,36 @@ class Calibrator:
             # When a conversation has shown its slope, what is left shows the price of the pictures before.
             figures = figures.taught_by(whole._replace(slope=slope.value, is_sure=is_sure))
         known.figures, known.unshared = figures, known.unshared + 1
-        self.report(model, figures)
+        self.report(scope.model, figures)
         if known.unshared >= min(1 + figures.line.taught // _SHARE, _SHARE):
-            self.tasks.start(self._share(model, counter), ("calibration-share", model, counter))
+            key = "calibration-share", scope.upstream, scope.model, counter
+            self.tasks.start(self._share(scope, counter), key)
 
-    async def figures(self, model: str, counter: str) -> Figures:
+    async def figures(self, scope: LessonScope, counter: str) -> Figures:
         """How a model counts, by what this process and the store know."""
-        await self._read(model, counter)
-        return self._known(model, counter).figures
+        await self._read(scope, counter)
+        return self._known(scope, counter).figures
 
-    async def _share(self, model: str, counter: str) -> None:
-        known = self._known(model, counter)
+    async def _share(self, scope: LessonScope, counter: str) -> None:
+        known = self._known(scope, counter)
         if not known.is_shared:
-            await self._read(model, counter)
+            await self._read(scope, counter)
         # Encoded only now: a lesson that arrives during the write is shared after a later reply.
         fact, known.unshared = encoded(known.figures), 0
-        known.is_shared |= await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
+        known.is_shared |= await self.facts.put(self._name(scope, counter), fact, self.ttl, "a calibration")
 
-    async def _read(self, model: str, counter: str) -> None:
+    async def _read(self, scope: LessonScope, counter: str) -> None:
         """Takes over what others have written last, unless this process knows that and is about to write."""
-        fact = await self.facts.get(self._name(model, counter), "a calibration")
+        fact = await self.facts.get(self._name(scope, counter), "a calibration")
         try:
             theirs = decoded(fact) if fact else None
         except (ValueError, TypeError):
             _log.warning("a calibration in the store cannot be read")
             return
-        known = self._known(model, counter)
+        known = self._known(scope, counter)
         if theirs is not None and not (known.unshared and known.is_shared):
             known.figures, known.is_shared = theirs, True
 
-    def _name(self, model: str, counter: str) -> str:
-        named = json.dumps([self.upstream, model, counter]).encode()
+    def _name(self, scope: LessonScope, counter: str) -> str:
+        named = json.dumps([scope.upstream, scope.model, counter]).encode()
         return f"calibration-{blake2b(named, digest_size=16).hexdigest()}"

@@ -59,12 +59,11 @@ class _ScopeState:
 
 @dataclass(slots=True, eq=False)
 class LearnedWindows:
-    """What one upstream has taught by refusals for length; one per app.
+    """What upstreams have taught by refusals for length; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch.
     """
 
-    upstream: str
     facts: Facts
     tasks: OwnedTasks
     ttl: int
@@ -120,7 +119,7 @@ class LearnedWindows:
         return self._states.use(scope) or self._states.put(scope, _ScopeState())
 
     def _name(self, scope: LessonScope) -> str:
-        return f"window-{blake2b(json.dumps([self.upstream, *scope]).encode(), digest_size=16).hexdigest()}"
+        return f"window-{blake2b(json.dumps(scope).encode(), digest_size=16).hexdigest()}"
 
     def _share(self, scope: LessonScope) -> None:
         """Starts writing to the store what is known; an app that closes lets that finish."""

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from proxy.quoting import label, printable
 from proxy.runtime.lru import Lru
+from proxy.tokens.models import StatedWindow
 from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
@@ -36,15 +37,20 @@ _log = logging.getLogger(__name__)
 
 
 class LessonScope(NamedTuple):
-    """A model, and the tenant for whom a lesson about it holds."""
+    """A model, the tenant for whom a lesson about it holds, and the address of the upstream that taught it."""
 
     model: str
     tenant: str = ""
+    upstream: str = ""
 
     @property
     def named(self) -> str:
         """For a line of the log: the model, and the tenant, whose digest is shortened."""
         return f"{label(self.model)} (tenant {printable(self.tenant, SHOWN) or 'none'})"
+
+
+WindowLookup = Callable[[LessonScope], StatedWindow | None]
+"""Gives the window that the server of a scope states for its model."""
 
 
 # -- profiles ------------------------------------------------------------------------------------------

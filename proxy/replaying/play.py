@@ -31,6 +31,7 @@ from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
+from proxy.upstream.choice import DEFAULTS
 from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
 from strategies.core.ledger import find_facts
@@ -82,6 +83,7 @@ class RecordedClient:
         data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
         return ClientRequest(
             tenant=TENANT,
+            upstream=DEFAULTS[0],  # a replay sends no request
             headers=[],
             body=wire.read(data, self.endpoint),
             model=self._model,

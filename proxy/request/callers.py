@@ -1,10 +1,10 @@
 """Callers: whose a request is, and whether the upstream has accepted its credential.
 
-The owner of a request is named by the digest of its credential, or by a header from a trusted proxy. A credential is
-only a text until the upstream has answered a request that carries it, at the endpoint's own path and in the endpoint's
-own form: a page or a health check says 200 to anybody. Before that, nothing of its caller is stored, and no model is
-asked with a key of the settings. A request from an unknown caller is condensed by rules. Its writes wait in its `Trust`
-until such an answer has come; if none does, they are dropped.
+The owner of a request is named by the digest of its credential, of the subject of a signed login, or by a header from a
+trusted proxy. A credential is only a text until the upstream has answered a request that carries it, at the endpoint's
+own path and in the endpoint's own form: a page or a health check says 200 to anybody. Before that, nothing of its
+caller is stored, and no model is asked with a key of the settings. A request from an unknown caller is condensed by
+rules. Its writes wait in its `Trust` until such an answer has come; if none does, they are dropped.
 
 A path with a provider's prefix that the operator has not listed may lead to any other server behind the same address.
 So it is a place of its own: its stored data and its proofs hold for that prefix only.
@@ -16,9 +16,11 @@ is shown only to a credential that was accepted in the last few minutes; for any
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -36,8 +38,12 @@ from proxy.settings.tables import network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream
+from proxy.upstream.choice import Destination
+from proxy.values import json_or_none
 
 AUTHORIZATION = "Authorization"
+_BEARER = AUTHORIZATION.lower().encode()
+_SEGMENTS = 3  # of a JWT: header, claims, signature
 _KEY_FILE = "tenant.key"
 _SHARED_KEY = b"condenser"
 LIFE = 3_600  # seconds for which an accepted credential is remembered
@@ -51,22 +57,35 @@ _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 class Owner(NamedTuple):
-    """Whose request it is; both are keyed digests, so that no store ever holds a credential."""
+    """Whose request it is; all are keyed digests, so that no store ever holds a credential."""
 
     tenant: str
     credential: str  # what the caller authenticates with; the same for all callers without a credential
+    login: str = ""  # whom a signed login says that it is of; "" if the tenant does not rest on that
+
+    def tenant_at(self, upstream: Destination) -> str:
+        """The tenant at an upstream: of a signed login its subject, so that a refreshed one goes on with its sessions.
+
+        Only the upstream can check the login. So what it says holds for that upstream alone, and for none to which a
+        key of the operator is sent in its place.
+        """
+        if not self.login or upstream.api_key is not None:
+            return self.tenant
+        return blake2b(f"{self.login} {upstream.base_url}".encode(), digest_size=16).hexdigest()
 
 
 class Tenants:
     def __init__(self, settings: Settings, key: bytes) -> None:
-        self._source = settings.tenant.source
+        self._source = settings.tenant_source
         self._header = self._source.partition(":")[2]
         self._credentials = lowered_names([AUTHORIZATION, *settings.tenant.headers])
         self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
-        self._trusted = TrustedProxies(settings.tenant.trusted_proxies)
+        self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self._key = key[:64]
 
-    def owner(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None, prefix: str = "") -> Owner:
+    def owner(
+        self, headers: Sequence[tuple[bytes, bytes]], peer: str | None, prefix: str = "", query: bytes = b""
+    ) -> Owner:
         """The owner of a request from the address `peer`, at a path with an unlisted `prefix`; "" for any other path.
 
         Raises `BadRequest` if the header that must name the tenant is missing or does not come from a trusted proxy,
@@ -85,7 +104,11 @@ class Tenants:
                 parts += [name.decode(), values[name]] if parts else [values[name]]
         credential = self._digest("credential", "\0".join([*parts, "prefix", prefix] if prefix else parts))
         if self._source == "credential":
-            return Owner(credential, credential)
+            # An upstream may judge another credential instead, if there is one; a query may hold one too.
+            is_alone = len(parts) == 1 and _BEARER in values
+            claims = claims_of(values[_BEARER]) if is_alone else None
+            login = self._digest("login", json.dumps([*claims, prefix, query.decode("latin-1")])) if claims else ""
+            return Owner(credential, credential, login)
         if not self._header:
             return Owner(self._digest("prefix", prefix) if prefix else self._source, credential)
         value = values.get(self._header.lower().encode())
@@ -98,6 +121,23 @@ class Tenants:
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")
         return blake2b(data, key=self._key, digest_size=16).hexdigest()
+
+
+def claims_of(authorization: str) -> tuple[str, str] | None:
+    """The issuer and the subject that a signed login (a JWT) names, unchecked; None for any other credential."""
+    scheme, _, token = authorization.partition(" ")
+    header, *rest = token.strip().split(".")
+    if scheme.lower() != "bearer" or len(rest) != _SEGMENTS - 1 or not all((header, *rest)):
+        return None
+    try:
+        texts = [urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in (header, rest[0])]
+    except ValueError:
+        return None
+    signed, said = map(json_or_none, texts)
+    if not isinstance(signed, dict) or not isinstance(said, dict) or "alg" not in signed:
+        return None
+    issuer, subject = said.get("iss"), said.get("sub")
+    return (issuer, subject) if isinstance(issuer, str) and isinstance(subject, str) and issuer and subject else None
 
 
 def tenant_key(settings: Settings) -> bytes:
@@ -135,8 +175,9 @@ class TrustedProxies:
 class Trust:
     """What is known of the caller of one request, and the writes that wait until its credential is accepted."""
 
-    credential: str
+    credential: str  # with the upstream that is to accept it
     accepted_at: float
+    is_claimed: bool = False  # whether the tenant rests on what the credential says, which only the upstream can check
     _callers: Callers | None = None
     judged_at: float = -math.inf  # when the head of the upstream's reply to the request came
     _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
@@ -175,6 +216,7 @@ class Trust:
 class Ping(NamedTuple):
     """A question of one token to an endpoint, which tells whether it accepts a credential."""
 
+    base_url: str  # that of the endpoint's upstream
     target: str  # the endpoint's path, with the request's query
     bodies: Sequence[bytes]  # the question in each form that the endpoint may take
     answer: re.Pattern[bytes]  # matches an answer of the endpoint, but no error and no page
@@ -186,24 +228,24 @@ ALWAYS = Trust("", math.inf)
 
 @dataclass(slots=True, eq=False)
 class Callers:
-    """Remembers whose credentials the upstream has accepted; one per app.
+    """Remembers whose credentials which upstream has accepted; one per app.
 
-    With `own_key` requests carry the operator's key, and all callers are trusted. `clock` gives seconds since the
-    epoch.
+    Where requests carry the operator's key, all callers are trusted. `clock` gives seconds since the epoch.
     """
 
     upstream: Upstream
-    base_url: str
     facts: Facts
     tasks: OwnedTasks
     clock: Callable[[], float]
-    own_key: bool = field(kw_only=True)
     _accepted: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _refused: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
-    def trust_in(self, credential: str) -> Trust:
-        return ALWAYS if self.own_key else Trust(credential, self._unexpired(self._accepted.get(credential)), self)
+    def trust_in(self, owner: Owner, upstream: Destination) -> Trust:
+        if upstream.api_key is not None:
+            return ALWAYS
+        proven = f"{upstream.base_url} {owner.credential}"  # what one upstream accepts proves nothing to another
+        return Trust(proven, self._unexpired(self._accepted.get(proven)), bool(owner.login), self)
 
     async def stored_time(self, credential: str, patience: Patience) -> float:
         """When the store was last told that a credential was accepted, which this process then knows too."""
@@ -252,7 +294,7 @@ class Callers:
         `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
         """
         for body in ping.bodies:
-            reply = await self.upstream.ask(None, ping.target, headers, body, _TIMEOUT)
+            reply = await self.upstream.ask(ping.base_url, ping.target, headers, body, _TIMEOUT)
             self.note_status(trust, reply.status)
             if reply.status in _REFUSALS:
                 raise CredentialRefused(reply.status, reply.body)
@@ -265,7 +307,7 @@ class Callers:
         return at if at is not None and self.clock() - LIFE < at else -math.inf
 
     def _name(self, credential: str) -> str:
-        return f"accepted-{blake2b(f'{self.base_url} {credential}'.encode(), digest_size=16).hexdigest()}"
+        return f"accepted-{blake2b(credential.encode(), digest_size=16).hexdigest()}"
 
     def _share(self, credential: str, at: float) -> None:
         self._shared.put(credential, at)

@@ -38,6 +38,7 @@ from proxy.request.scanning import (
     scan_members,
     skip_space,
 )
+from proxy.upstream.choice import Destination
 from strategies.core.messages import dump
 
 # What separates the members of the outermost object: a key of the extension, other strings, brackets and commas.
@@ -115,6 +116,7 @@ class ClientRequest(NamedTuple):
     tenant: str
     headers: Headers  # the client's headers to forward, without those that describe a content encoding of the body
     body: Body
+    upstream: Destination
     model: str  # the model's id without a strategy suffix
     has_suffix: bool
     controls: Controls
@@ -140,12 +142,12 @@ class ClientRequest(NamedTuple):
         endpoint, question = self.body.endpoint, Question(self.model, "", "ping", 1)
         target = self.target.decode() + (f"?{self.query.decode()}" if self.query else "")
         bodies = [endpoint.question(question, limit) for limit in endpoint.reply_limits]
-        await self.trust.prove(self.headers, Ping(target, bodies, endpoint.answer))
+        await self.trust.prove(self.headers, Ping(self.upstream.base_url, target, bodies, endpoint.answer))
 
     @property
     def lesson_scope(self) -> LessonScope:
         """The scope of the lessons that an answer to this request teaches."""
-        return LessonScope(self.model, self.tenant)
+        return LessonScope(self.model, self.tenant, self.upstream.base_url)
 
 
 async def read_through_cache(

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
-from proxy.endpoints import endpoint_at
+from proxy.endpoints import endpoint_at, protocol_at
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
@@ -50,6 +50,7 @@ from proxy.serving.reading import (
 from proxy.serving.relay import KeepAlive, Relay
 from proxy.sessions.supply import HeldByServer
 from proxy.upstream import UpstreamReply, UpstreamRequest
+from proxy.upstream.choice import destination_of
 
 REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
@@ -99,9 +100,9 @@ class _OneRequest:
                 raise
         finally:
             if self.is_in_foreground:
-                services.asking.lane.leave_foreground()
+                services.asking.lane_of(self.request.upstream.base_url).leave_foreground()
             if self.asks_after_reply:
-                services.discovered.ask_after_reply()
+                services.discovered[self.request.upstream.base_url].ask_after_reply()
             services.telemetry.in_flight -= 1
         if rest is not None:
             await admitted.answer(rest)
@@ -144,7 +145,8 @@ class _OneRequest:
 
     async def _response(self) -> Relay | Response:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
-        services, lane = self.services, self.services.asking.lane
+        services, address = self.services, self.request.upstream.base_url
+        lane = services.asking.lane_of(address)
         try:
             exchange = self.line.exchange = await services.exchanges.open(self.request)
         except HeldByServer as held:
@@ -156,7 +158,7 @@ class _OneRequest:
         if decision.action is Action.DEGRADED and decision.reason.startswith("store-"):
             services.stored.outage.count_request()
         if not (decision.policy.pipeline.is_off or decision.policy.window.is_set):
-            services.discovered.ask_if_due()
+            services.discovered[address].ask_if_due()
             self.asks_after_reply = True
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
         lane.enter_foreground()
@@ -173,18 +175,19 @@ class _OneRequest:
 
     async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
         """Sends a body under the request's headers, and returns the upstream's answer."""
-        services, request = self.services, self.request
+        services, request, base_url = self.services, self.request, self.request.upstream.base_url
         headers = request.headers
         if exchange.reads_reply:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
         self.admitted.place.ease()  # not when its reply begins, which may take a model minutes
-        reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
+        asked = UpstreamRequest(base_url, "POST", request.target, request.query, headers, sent)
+        reply = await services.upstream.send(asked)
         services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
-            services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
+            services.asking.lane_of(base_url).note_refusal(first(reply.headers, b"retry-after"))
         return reply
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
@@ -268,9 +271,9 @@ class ReadOnly(AdmittedEndpoint):
             raise held_by_server(asked, held.reason) from None
         if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
-        target = asked.path or path.encode(), asked.query
+        target = asked.upstream.base_url, "POST", asked.path or path.encode(), asked.query
         admitted.place.ease()
-        reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))
+        reply = await services.upstream.send(UpstreamRequest(*target, asked.headers, exchange.decision.body))
         services.callers.note_status(asked.trust, reply.status, shares=not asked.controls.no_store)
         if not self.compacts and reply.status in _CANNOT_COUNT:
             await reply.close()
@@ -327,7 +330,8 @@ async def _forward(
     """The app that relays the reply. A long unread body is streamed, with its content length if the client sent one."""
     scope, client, received, started = admitted.scope, admitted.client, admitted.scope["headers"], perf_counter()
     endpoint = endpoint_at(scope["path"])
-    headers = to_upstream(received, admitted.services.own_key, endpoint.key_header)
+    upstream = destination_of(admitted.services.destinations, protocol_at(scope["path"]), received)
+    headers = to_upstream(received, upstream.api_key, endpoint.key_header)
     if is_unpacked:
         headers = [pair for pair in headers if pair[0] != ENCODING]
     length = first(received, b"content-length")
@@ -347,7 +351,7 @@ async def _forward(
             # A disconnect is noticed only after the client's body has been read to its end.
             async for _ in client.body():
                 pass
-        target = scope["method"], scope["raw_path"], scope["query_string"]
+        target = upstream.base_url, scope["method"], scope["raw_path"], scope["query_string"]
         return await admitted.services.upstream.send(UpstreamRequest(*target, headers, content))
 
     try:

@@ -72,7 +72,8 @@ class Serving:
         reply = _Reply(line, send)
         try:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
-                self._guard.check(headers, scope.get("scheme", "http"))
+                client = scope.get("client")
+                self._guard.check(headers, client[0] if client else None)
             # An app that is mounted below another one has a root path, which only the router can handle.
             is_short = scope["method"] == "POST" and not scope.get("root_path")
             app = self._shortcuts.get(scope["raw_path"]) if is_short else None

@@ -30,6 +30,7 @@ from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.scanning import EXTENSION
 from proxy.request.wire import ClientRequest
+from proxy.upstream.choice import destination_of
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -170,7 +171,8 @@ class AdmittedEndpoint(ABC):
         """Serves one request; raises `ProxyError` if it is refused before it was read."""
         services: Services = scope["app"].state.services
         client = scope.get("client")
-        owner = services.tenants.owner(scope["headers"], client[0] if client else None, scope.get(UNLISTED, ""))
+        peer, prefix = client[0] if client else None, scope.get(UNLISTED, "")
+        owner = services.tenants.owner(scope["headers"], peer, prefix, scope["query_string"])
         place = services.admission.place(owner.tenant)
         try:
             await self.serve(AdmittedRequest(scope, receive, send, services, owner, place, ClientStream(receive)))
@@ -257,7 +259,8 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
-    headers, encoding_headers = to_upstream(scope["headers"], services.own_key, endpoint.key_header), []
+    upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"])
+    headers, encoding_headers = to_upstream(scope["headers"], upstream.api_key, endpoint.key_header), []
     if encoded_body:
         # The headers of the encoding are kept apart, because other bodies are not encoded.
         encoding_headers = [pair for pair in headers if pair[0] == ENCODING]
@@ -265,7 +268,8 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     # A request to a path with a provider's prefix is forwarded to that path.
     is_prefixed = bool(scope.get("path_params", {}).get("prefix"))
     return ClientRequest(
-        tenant=owner.tenant,
+        tenant=owner.tenant_at(upstream),
+        upstream=upstream,
         headers=headers,
         body=body,
         model=model or "",
@@ -276,5 +280,5 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         received_at=services.clock(),
         encoded_body=encoded_body,
         encoding_headers=encoding_headers,
-        trust=services.callers.trust_in(owner.credential),
+        trust=services.callers.trust_in(owner, upstream),
     )

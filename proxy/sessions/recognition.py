@@ -13,6 +13,7 @@ If the store fails, `Recognised.failure` says so, and the request continues as i
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from proxy.endpoints.endpoint import Endpoint, SessionHint, Values
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
+from proxy.quoting import label
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import next_step
@@ -51,6 +53,13 @@ _NEWEST = 16  # nodes that are looked up first: a conversation that continues is
 _MANY = 1_000  # computing more nodes than this takes so long that other requests get a turn before the look-up
 _REMEMBERED = 1_000
 """How many ends of conversations are remembered, each with the sessions that its next turn will read."""
+
+_SHOWN_ID = 64
+_ANOTHER_TENANT = (
+    "the session id %s is known under another tenant, whose history is not used; if both are one user, whose credential"
+    " has changed, see single_user and tenant.from"
+)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,8 @@ class Recogniser:
         self._headers = lowered_names(headers)
         self._new_session = new_session
         self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
+        self._tenants: Lru[str, str] = Lru(_REMEMBERED)
+        """Whose an explicit id is, by the session's key; "" once it was said that another tenant names it too."""
 
     def identify(self, own_id: str | None, headers: Headers, endpoint: Endpoint, values: Values) -> Identity:
         """The session id of the first source that has one; raises `BadRequest` for control characters in it.
@@ -204,7 +215,10 @@ class Recogniser:
             return await self._derive(tenant, blank, transcript)
         session = await self.stored.load(blank.key)
         if session is None:
+            self._tell_of_another_tenant(blank)
             return blank
+        if blank.key.name not in self._tenants:
+            self._tenants.put(blank.key.name, tenant)
         branch = session.find_branch(transcript)
         if blank.identity.weak and branch is None:
             derived = self._blank(tenant, Identity(dialect=blank.identity.dialect), transcript, blank.patience)
@@ -217,6 +231,13 @@ class Recogniser:
             pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
+
+    def _tell_of_another_tenant(self, found: Recognised) -> None:
+        """Logs, once for each id, that a tenant begins a session under an id that is another tenant's."""
+        known = None if found.identity.weak else self._tenants.get(found.key.name)
+        if known and known != found.key.tenant:
+            self._tenants.put(found.key.name, "")
+            _log.warning(_ANOTHER_TENANT, label(found.shown_id, _SHOWN_ID))
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one that it shares most with."""

@@ -43,9 +43,13 @@ _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies by their spelling in environment variables."""
 COMMAND_LINE: Mapping[tuple[str, ...], str] = {  # the options of the command line, by the path of the key that they set
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
+    ("single_user",): "--single-user",
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",
 }
+
+
+_ONE = ("upstream", "base_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,17 @@ def from_file() -> dict[str, Any]:
 def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
     """The settings of each source, by its name, for the arguments of `load_settings`; the first source wins."""
     return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
+
+
+def _with_upstreams_of_one(trees: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The trees, of which only the first that names upstreams still does: one source, or none, says where keys go."""
+    first = next((n for n, tree in enumerate(trees) if sets(tree, _ONE) or "upstreams" in tree), len(trees))
+    for tree in trees[first + 1 :]:
+        tree.pop("upstreams", None)
+        if "upstreams" in trees[first] and isinstance(tree.get("upstream"), dict):
+            others = {key: value for key, value in tree["upstream"].items() if key not in ("base_url", "api_key")}
+            tree["upstream"] = others
+    return trees
 
 
 def sets(tree: Any, path: Sequence[str | int]) -> bool:
@@ -324,6 +339,7 @@ class Settings(BaseSettings):
     port: int = Field(8484, ge=0, le=65_535)
     workers: int = Field(1, ge=1)
     open_to_all: bool = False
+    single_user: bool = False
     strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=MIN_WINDOW)
     strict: bool = False
@@ -348,6 +364,7 @@ class Settings(BaseSettings):
     admin: tables.AdminSettings = tables.AdminSettings()
     sessions: tables.SessionSettings = tables.SessionSettings()
     limits: tables.LimitSettings = tables.LimitSettings()
+    upstreams: tuple[tables.UpstreamEntry, ...] = ()
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
@@ -358,10 +375,24 @@ class Settings(BaseSettings):
             raise ValidationError.from_exception_data("options", problems)
         return value
 
+    @field_validator("upstreams")
+    @classmethod
+    def _each_by_its_name(cls, value: tuple[tables.UpstreamEntry, ...]) -> tuple[tables.UpstreamEntry, ...]:
+        if len({entry.name for entry in value}) < len(value):
+            raise ValueError("two of them have one name")
+        return value
+
+    @property
+    def tenant_source(self) -> str:
+        """How the tenant of a request is found; what `tenant.from` says comes first."""
+        is_set = "source" in self.tenant.model_fields_set
+        return "fixed" if self.single_user and not is_set else self.tenant.source
+
     @property
     def operator_keys(self) -> list[str]:
         """The names of the settings that hold keys of the operator which are used for clients' calls."""
         holders: dict[str, Any] = {"upstream": self.upstream, "summarizer": self.summarizer, "judge": self.judge}
+        holders |= {f"upstreams[{i}]": entry for i, entry in enumerate(self.upstreams)}
         for i, entry in enumerate(self.models):
             holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
         return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]
@@ -381,7 +412,7 @@ class Settings(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         **_others: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        trees = normalized(init_settings()), from_environment(), from_file()
+        trees = _with_upstreams_of_one([normalized(init_settings()), from_environment(), from_file()])
         return tuple(InitSettingsSource(settings_cls, tree) for tree in trees)
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -24,6 +24,7 @@ from proxy.quoting import not_this
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
 from strategies.core.ledger import MIN_RECITAL, LedgerCaps
+from strategies.dialects import DIALECTS
 
 
 class Table(BaseModel):
@@ -137,10 +138,36 @@ def network(text: str) -> Network:
     return found if mapped is None else IPv4Network((mapped, found.prefixlen - _MAPPED_PREFIX))
 
 
-class UpstreamSettings(Table):
-    """Where requests go."""
+PROTOCOLS = tuple(DIALECTS)
+Protocol = Annotated[str, matching("|".join(PROTOCOLS), f"one of {', '.join(PROTOCOLS)}")]
 
-    base_url: HttpAddress = "https://api.openai.com/v1"
+
+class UpstreamEntry(Table):
+    """One of several upstreams, and the protocols that go there; `api_key_file` names a file with the key."""
+
+    name: Annotated[str, matching(r"[a-z0-9][a-z0-9_-]{0,31}", "lower-case letters, digits, '-' and '_'")]
+    base_url: HttpAddress
+    api_key: Secret | None = None
+    protocols: Annotated[tuple[Protocol, ...], _LIST, Field(min_length=1)] = PROTOCOLS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_key_of_file(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "api_key_file" not in given:
+            return given
+        rest = {key: value for key, value in given.items() if key != "api_key_file"}
+        if "api_key" in rest:
+            raise ValueError("api_key and api_key_file are both set; leave one of them out")
+        try:
+            return {**rest, "api_key": Path(given["api_key_file"]).read_text("utf-8").strip()}
+        except (OSError, ValueError, TypeError):
+            raise ValueError("api_key_file names no file that can be read") from None
+
+
+class UpstreamSettings(Table):
+    """Where all requests go, if that is one address, and how any upstream is called."""
+
+    base_url: HttpAddress | None = None
     api_key: Secret | None = None
     connect_timeout: float = Field(5.0, gt=0)
     read_timeout: float = Field(600.0, gt=0)
@@ -149,6 +176,12 @@ class UpstreamSettings(Table):
     learned_ttl: int = Field(24 * 3600, gt=0)
     """Seconds for which the proxy trusts a learned window, or that a model accepts no tools."""
     profile: Profile = ANY
+
+    @model_validator(mode="after")
+    def _key_has_an_address(self) -> Self:
+        if self.api_key is not None and self.base_url is None:
+            raise ValueError("api_key needs base_url, so that the key goes to no other server than it is for")
+        return self
 
 
 class StoreSettings(Table):
@@ -259,7 +292,6 @@ class TenantSettings(Table):
     """The tenant of a request: by its `credential`, one for all (`fixed`), or by `header:NAME` of a trusted proxy."""
 
     source: TenantSource = Field("credential", alias="from")
-    trusted_proxies: Networks = ("127.0.0.1", "::1")
     headers: HeaderNames = (
         "api-key",
         "x-api-key",
@@ -298,6 +330,7 @@ class SessionSettings(Table):
 class ServerSettings(Table):
     """The hosts, web pages and paths that the server serves; docs/security.md says what each is for."""
 
+    trusted_proxies: Networks = ("127.0.0.1", "::1")
     hosts: HostNames = ()
     origins: Origins = ()
     prefixes: PathPrefixes = ()

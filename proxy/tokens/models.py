@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -139,8 +139,5 @@ class StatedWindow(NamedTuple):
     is_ceiling: bool = False  # whether it may be larger than what the server has loaded
 
 
-WindowLookup = Callable[[str], StatedWindow | None]
-
-
-def no_stated_window(_model: str) -> None:
-    """The `WindowLookup` of a server that is not asked."""
+def no_stated_window(_scope: object) -> None:
+    """The window that a server states which is not asked."""

@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import NamedTuple
 
@@ -21,14 +21,15 @@ import httpx
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import ACCEPTED, NotDecodable, decoder_for
-from proxy.http.headers import Headers, to_upstream
+from proxy.http.headers import Headers
 from proxy.http.paths import V1
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
+from proxy.upstream.choice import Destination
 from proxy.upstream.forwarding import Forwarder
 from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, timed_out, unreachable
 
-__all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest"]
+__all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest", "server_of"]
 
 MAX_ANSWER = 8 * 1024 * 1024
 """Maximum bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so unreadable."""
@@ -40,15 +41,12 @@ _log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """One upstream, with a pool of connections for each library; must be made in a running event loop."""
+    """Calls any upstream, with a pool of connections for each library; must be made in a running event loop."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         # httpx reads the same variables, so they need not be passed on.
         tls = _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        most, key = settings.max_connections, settings.api_key
-        self._shown = redacted(settings.base_url)
-        self._base = _address(settings.base_url)
-        self._own_headers = to_upstream([], key.get_secret_value() if key else None)
+        most = settings.max_connections
         self._forwarder = Forwarder(settings, tls)
         self._client = httpx.AsyncClient(
             verify=tls,
@@ -73,8 +71,8 @@ class Upstream:
         If the whole body is known, its length is added to the headers.
         Raises `UpstreamUnavailable`. The path and the query are in the form that `proxy/http/paths.py` leaves.
         """
-        method, path, query, headers, body = request
-        url = _url(self._base, path.decode())
+        base_url, method, path, query, headers, body = request
+        url = _url(_address(base_url), path.decode())
         if query:
             url = f"{url}?{query.decode()}"
         if isinstance(body, bytes) and (body or method in _WITH_BODY):
@@ -84,7 +82,7 @@ class Upstream:
                 return await self._forward(method, url, headers, body)
             return await self._forwarder.send(method, url, pairs, body)
         except UpstreamUnavailable as error:
-            _log.warning("the upstream %s gave no answer: %s", self._shown, error.message)
+            _log.warning("the upstream %s gave no answer: %s", redacted(base_url), error.message)
             raise
 
     async def _forward(
@@ -97,33 +95,30 @@ class Upstream:
 
     # -- the proxy's own calls -----------------------------------------------------------------------
 
-    def server(self, base_url: str | None) -> str:
-        """The scheme, host and port of a base URL, which identify a server; None means the upstream itself."""
-        return self._address(base_url).server + "/"
-
-    async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
+    async def ask(self, base_url: str, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """Posts JSON to a path; raises `UpstreamUnavailable`. `timeout` is in seconds."""
         # A client's headers have a type already, and many servers refuse two.
         typed = [*(pair for pair in headers if pair[0] != _TYPE), (_TYPE, b"application/json")]
-        return await self._call("POST", _url(self._address(base_url), path), typed, timeout, MAX_ANSWER, data)
+        return await self._call("POST", _url(_address(base_url), path), typed, timeout, MAX_ANSWER, data)
 
-    async def probe(self) -> int:
-        """Asks for the upstream's model list, with the operator's key if there is one, and returns the status.
+    async def probe(self, upstream: Destination) -> int:
+        """Asks for the model list of an upstream, with the operator's key if there is one, and returns the status.
 
         Raises `UpstreamUnavailable`.
         """
-        return (await self.page("/models", self._own_headers, _PROBE_TIMEOUT, 0)).status
+        return (await self.page(upstream, "/models", _PROBE_TIMEOUT, 0)).status
 
     async def page(
-        self, path: str, headers: Headers, timeout: float, most_bytes: int, *, beside_v1: bool = False
+        self, upstream: Destination, path: str, timeout: float, most_bytes: int, *, beside_v1: bool = False
     ) -> JsonReply:
-        """Gets a page of the upstream's server; raises `UpstreamUnavailable`.
+        """Gets a page of an upstream's server, with the operator's key if there is one; raises `UpstreamUnavailable`.
 
         `path` is appended to the base URL, without its `/v1` if `beside_v1` is set. The body is cut off after about
         `most_bytes`; `timeout` is in seconds.
         """
-        base = self._base.path.removesuffix(V1) if beside_v1 else self._base.path
-        return await self._call("GET", self._base.server + base + path, headers, timeout, most_bytes)
+        base = _address(upstream.base_url)
+        place = base.path.removesuffix(V1) if beside_v1 else base.path
+        return await self._call("GET", base.server + place + path, upstream.headers, timeout, most_bytes)
 
     async def _call(
         self, method: str, url: str, headers: Headers, timeout: float, most_bytes: int, data: bytes | None = None
@@ -141,9 +136,6 @@ class Upstream:
                 except NotDecodable:
                     body.clear()
         return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
-
-    def _address(self, base_url: str | None) -> _Address:
-        return _address(base_url) if base_url else self._base
 
 
 class _HttpxReply:
@@ -191,10 +183,16 @@ class _Address(NamedTuple):
     path: str
 
 
+@lru_cache(1_000)
 def _address(base_url: str) -> _Address:
     """The address in a base URL, without any credentials."""
     url = httpx.URL(base_url)
     return _Address(f"{url.scheme}://{url.netloc.decode()}", url.raw_path.decode().rstrip("/"))
+
+
+def server_of(base_url: str) -> str:
+    """The scheme, host and port of a base URL, which identify a server."""
+    return _address(base_url).server + "/"
 
 
 def _url(base: _Address, path: str) -> str:

@@ -24,8 +24,9 @@ _NOT_HTTP = re.compile(r"(?i)status line|illegal|badhttp|invalid http|transferen
 
 
 class UpstreamRequest(NamedTuple):
-    """A request to send: `path` and `query` as received, `body` whole or as a stream."""
+    """A request to send to an upstream: `path` and `query` as received, `body` whole or as a stream."""
 
+    base_url: str
     method: str
     path: bytes
     query: bytes

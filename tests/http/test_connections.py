@@ -154,7 +154,7 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
 
 @pytest.mark.parametrize("limits", [{"connections": 2}, {"per_address": 2}])
 def test_a_half_sent_request_makes_room_for_another(upstream: ScriptedUpstream, limits: dict[str, int]) -> None:
-    behind = running_proxy(upstream.url, limits=limits, tenant=STRANGERS)
+    behind = running_proxy(upstream.url, limits=limits, server=STRANGERS)
     with behind as proxy, connected(proxy) as first, connected(proxy) as second:
         for half in (first, second):
             half.sendall(REQUEST[:-1])
@@ -175,7 +175,7 @@ def busy_proxy(upstream: ScriptedUpstream, **settings: Any) -> Iterator[Proxy]:
 
 
 def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
-    with busy_proxy(upstream, limits={"per_address": 1}, tenant=STRANGERS) as proxy:
+    with busy_proxy(upstream, limits={"per_address": 1}, server=STRANGERS) as proxy:
         assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
 
 

@@ -132,15 +132,18 @@ def test_whoever_has_signed_out_stays_so_while_the_store_is_out(monkeypatch: pyt
         assert session_of(stage)
 
 
-def test_a_cookie_is_for_tls_alone_behind_a_server_that_speaks_it() -> None:
-    for trusted, secure in ((["127.0.0.1"], True), (["192.0.2.1"], False)):
-        with proxy_with_upstream(admin={"token": "operator"}, tenant={"trusted_proxies": trusted}) as stage:
-            headers = [FORM, ("Origin", stage.proxy.url), ("X-Forwarded-Proto", "https")]
-            path, body = "/_condenser/pages/login", b"token=operator"
-            answer = wire.request(stage.proxy.url, "POST", path, body, headers)
-            assert answer.status == 303, answer.body
-            cookie = answer.header("set-cookie") or ""
-            assert ("Secure" in cookie.split("; ")) is secure
+@pytest.mark.parametrize(
+    ("trusted", "page", "status"),
+    [("127.0.0.1", "https", 303), ("127.0.0.1", "http", 403), ("192.0.2.1", "https", 403), ("192.0.2.1", "http", 303)],
+)
+def test_a_user_signs_in_behind_a_server_that_speaks_tls(trusted: str, page: str, status: int) -> None:
+    with proxy_with_upstream(admin={"token": "operator"}, server={"trusted_proxies": [trusted]}) as stage:
+        origin = ("Origin", stage.proxy.url.replace("http:", f"{page}:"))
+        headers = [FORM, origin, ("X-Forwarded-Proto", "https")]
+        answer = wire.request(stage.proxy.url, "POST", "/_condenser/pages/login", b"token=operator", headers)
+        assert answer.status == status, answer.body
+        cookie = answer.header("set-cookie") or ""
+        assert ("Secure" in cookie.split("; ")) is (trusted == "127.0.0.1" and status == 303)
 
 
 def test_a_number_with_thousands_of_digits_is_a_bad_request() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
+from tests.support.logins import login
 from tests.support.recording import CHAT
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream
 from tests.support.wire import Answer
@@ -30,8 +31,42 @@ def test_a_tenant_header_is_needed_where_the_settings_name_one_and_refused_from_
             ("x-team", "red", "replayed"),
         ):
             assert stage.ask(chat(12), [*controls(session="s"), (name, team)]).action == action
-    with proxy_with_upstream(tenant={"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]}) as stage:
+    with proxy_with_upstream(tenant={"from": "header:X-Team"}, server={"trusted_proxies": ["10.0.0.1"]}) as stage:
         assert stage.post(body_of(chat(1)), [("X-Team", "red")]).status == 400
+
+
+def test_a_refreshed_login_goes_on_with_its_sessions() -> None:
+    with proxy_with_upstream() as stage:
+        first = replace(stage, key=login("ann", exp=1), sent=[])
+        assert first.ask(chat(12), controls(session="s")).action == "condensed"
+        refreshed = replace(stage, key=login("ann", exp=2, signature="anew"), sent=[])
+        assert refreshed.ask(chat(12), controls(session="s")).action == "replayed"
+        for other in (login("bob", exp=1), login("ann", "https://other.example", exp=1)):
+            assert replace(stage, key=other, sent=[]).ask(chat(12), controls(session="s")).action == "condensed"
+
+
+def test_what_a_login_says_counts_only_where_an_upstream_checks_it() -> None:
+    with proxy_with_upstream(upstream={"api_key": "sk-operator"}) as stage:
+        for signature in ("signed", "forged"):
+            caller = replace(stage, key=login("ann", signature=signature), sent=[])
+            assert caller.ask(chat(12), controls(session="s")).action == "condensed"
+
+
+def test_a_single_user_keeps_sessions_whatever_the_credential_unless_told_otherwise() -> None:
+    for tenant, action in (({}, "replayed"), ({"from": "credential"}, "condensed")):
+        with proxy_with_upstream(single_user=True, tenant=tenant) as stage:
+            stage.ask(chat(12), controls(session="s"))
+            assert replace(stage, key="sk-second", sent=[]).ask(chat(12), controls(session="s")).action == action
+
+
+def test_an_id_that_is_known_under_another_tenant_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with proxy_with_upstream() as stage:
+        for key in ("sk-first", "sk-first", "sk-second", "sk-second", "sk-third"):
+            replace(stage, key=key, sent=[]).ask(chat(12), controls(session="garden"))
+        stage.ask(chat(12), controls(session="another"))
+    told = [record.getMessage() for record in caplog.records if "another tenant" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("the session id garden is known under another tenant")
 
 
 # -- two tenants say the same under the same id ------------------------------------------------------------

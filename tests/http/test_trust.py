@@ -1,8 +1,9 @@
 """Nothing is lent to a caller, stored for it or shown to it before the upstream has accepted its credential."""
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,24 @@ import pytest
 
 from proxy.request.callers import FRESH, LIFE
 from tests.support import replies, wire
+from tests.support.logins import login
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import Signal
-from tests.support.stage import EMPTY, WINDOW, Stage, body_of, chat, controls, count, proxy_with_upstream, store_rows
+from tests.support.stage import (
+    EMPTY,
+    WINDOW,
+    Stage,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    store_rows,
+)
 from tests.support.upstream import Counting, ScriptedUpstream
 from tests.support.virtual_time import Clock
 
@@ -86,6 +99,35 @@ def test_the_first_rules_record_is_stored_before_the_reply_ends(tmp_path: Path) 
         view = stage.last_view
         assert stage.ask(chat(12), controls(session="a")).action == "replayed"
         assert stage.last_view == view
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(connection.iterdump())
+
+
+def test_a_forged_login_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    """It names the issuer and the subject of another's login, and so that one's tenant."""
+    path, mine = tmp_path / "s.db", login("ann")
+    said = "This model's maximum context length is 300 tokens. However, your messages resulted in 900 tokens."
+    with guarded(Doorman(mine), strategy="summary", store={"url": f"sqlite:///{path}"}) as stage:
+        owner, forger = replace(stage, key=mine), replace(stage, key=login("ann", signature="forged"), sent=[])
+        assert owner.ask(chat(12), [*controls(session="s"), *FORCED]).action == "condensed"
+        owner.ask([{"role": "user", "content": "The code is 4711."}], controls(session="a", history="append"))
+        stage.proxy.quiet()
+        before, asked = dump(path), len(stage.upstream.journal)
+        for headers in (controls(session="s"), [*controls(session="s"), *FORCED], *PREVIEWS.values()):
+            answer = forger.post(body_of(chat(14)), headers)
+            assert answer.status == 401
+            assert not [name for name, _ in answer.headers if name.startswith("x-condenser-tokens")]
+        stage.upstream.answer(lambda _: replies.error(400, said))
+        assert forger.post(body_of(chat(14)), controls(session="s")).status == 400
+        stage.proxy.quiet()
+        assert dump(path) == before
+        assert not [each for each in list(stage.upstream.journal)[asked:] if is_own(each)]
+        stage.upstream.answer(Doorman(mine))
+        kept = owner.ask(chat(12), controls(session="s"))
+        assert (kept.action, kept.window) == ("replayed", str(WINDOW))
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])

@@ -29,6 +29,7 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
+from proxy.upstream.choice import DEFAULTS
 from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
 from tests.http.strict import assert_stands, newest_round, problems, users
@@ -248,6 +249,7 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ClientRequest:
     asked = [(name.encode(), value.encode()) for name, value in given.items() if value]
     return ClientRequest(
         tenant=line.tenant,
+        upstream=DEFAULTS[0],
         headers=[(b"x-origin", line.origin.encode())],
         body=wire.read(json.dumps({"model": MODEL, "messages": messages}).encode()),
         model=MODEL,

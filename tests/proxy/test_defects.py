@@ -16,6 +16,7 @@ from proxy.request.wire import Body, ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
+from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.driver import request
 from tests.support.signals import BOUND
@@ -77,7 +78,7 @@ async def test_a_view_that_cannot_be_written_sends_the_request_unchanged() -> No
 @pytest.mark.usefixtures("broken_intake")
 async def test_our_members_are_left_out_when_nothing_is_known() -> None:
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
-    asked = ClientRequest("t", [], wire.read(data), "m", True, controls.Controls())
+    asked = ClientRequest("t", [], wire.read(data), DEFAULTS[0], "m", True, controls.Controls())
     async with running() as built:
         decision = (await built.exchanges.open(asked)).decision
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}

@@ -121,7 +121,9 @@ async def test_no_turn_of_the_loop_works_long_on_a_request(shape: str) -> None:
             body = await read_through_cache(data, endpoint, built.message_cache, built.bounds, owner="t")
             asked = controls.read([(b"x-condenser-window", b"4000")], None, None)
             try:
-                exchange = await built.exchanges.open(ClientRequest("t", [], body, "gpt-4o", False, asked))
+                exchange = await built.exchanges.open(
+                    ClientRequest("t", [], body, built.destinations[0], "gpt-4o", False, asked)
+                )
                 await exchange.store()
             except ContextLengthExceeded:
                 pass

@@ -112,7 +112,8 @@ async def request_for(built: Services, messages: Sequence[Message], **given: str
     headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
     body = await wire.read_through_cache(data, built.message_cache, DEFAULT_BOUNDS)
     chosen = controls.read(headers, None, None)
-    return ClientRequest(tenant="t", headers=[], body=body, model="gpt-4o", has_suffix=False, controls=chosen)
+    to = built.destinations[0]
+    return ClientRequest("t", [], body, to, model="gpt-4o", has_suffix=False, controls=chosen)
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
@@ -223,7 +224,7 @@ async def test_a_thousand_requests_of_one_shot_each_write_nothing() -> None:
         assert await store.keys() == []
 
 
-MOST_FILES = 61
+MOST_FILES = 62
 """A request with nothing to do enters so many files: the way that a reader of the driver has to walk."""
 
 

@@ -13,6 +13,7 @@ from proxy import controls
 from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
+from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 
 Message = dict[str, Any]
@@ -34,7 +35,7 @@ def request(messages: Sequence[Mapping[str, Any]], members: Message | None = Non
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
     body: dict[str, Any] = {"model": "gpt-4o", "messages": messages, **(members or {})}
     read = wire.read(json.dumps(body).encode())
-    return ClientRequest("t", headers, read, body["model"], False, controls.read(headers, None, None))
+    return ClientRequest("t", headers, read, DEFAULTS[0], body["model"], False, controls.read(headers, None, None))
 
 
 @asynccontextmanager

@@ -87,7 +87,7 @@ def running_proxy(
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
-    is_trusted = TrustedProxies(built.tenant.trusted_proxies).__contains__
+    is_trusted = TrustedProxies(built.server.trusted_proxies).__contains__
     with serve(tap, http=partial(Connection, ConnectionBounds.of(built.limits, is_trusted))) as url:
         quiet = lambda bound=BOUND: watched.quiet(app.state.services.background.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))

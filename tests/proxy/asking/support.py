@@ -8,21 +8,25 @@ from typing import Any
 from proxy.asking import Asking, Caller, FinishedCall
 from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import Upstream
+from proxy.upstream.choice import Destination
 from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Effect, Result, Votes
 from tests.support.virtual_time import Clock
 
 ASK = Ask("Write it down.", "<history>", 500)
-CALLER = Caller(
-    "m", [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"cookie", b"c"), (b"accept", b"*/*")]
-)
+HEADERS = [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"cookie", b"c"), (b"accept", b"*/*")]
+NOWHERE = Destination("upstream", "")
+"""The upstream of the callers below, before `asking` says where it is."""
+CALLER = Caller("m", NOWHERE, HEADERS)
 LATER = replace(CALLER, background=True)
 
 
 class RecordedAsking:
     """An `Asking`, and every call that it has reported."""
 
-    def __init__(self, asking: Asking, calls: list[FinishedCall]) -> None:
+    def __init__(self, asking: Asking, upstream: Destination, calls: list[FinishedCall]) -> None:
         self.asking = asking
+        self.upstream = upstream
+        self.lane = asking.lane_of(upstream.base_url)
         self.calls = calls
 
     async def ask(
@@ -30,7 +34,7 @@ class RecordedAsking:
     ) -> tuple[Result, ...]:
         """The results of effects, by default of one question."""
         roles = {SUMMARIZER: role or SummarizerRole(), JUDGE: judge or JudgeRole()}
-        return await self.asking.resolve(effects or (ASK,), roles, caller)
+        return await self.asking.resolve(effects or (ASK,), roles, replace(caller, upstream=self.upstream))
 
     async def votes(self, ballot: Ballot, *, judge: ModelRole | None = None, caller: Caller = CALLER) -> Votes:
         (found,) = await self.ask(ballot, judge=judge, caller=caller)
@@ -68,10 +72,11 @@ async def asking(
         if then is not None:
             then()
 
-    client = Upstream(UpstreamSettings(base_url=base_url))
+    client = Upstream(UpstreamSettings())
     try:
         yield RecordedAsking(
-            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), report=record),
+            Asking(client, BackgroundSettings(**background), clock=clock or Clock(), report=record),
+            Destination("upstream", base_url, "sk-operator" if own_key else None),
             calls,
         )
     finally:

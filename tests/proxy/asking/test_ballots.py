@@ -275,7 +275,7 @@ async def test_background_votes_wait_for_a_client(upstream: ScriptedUpstream) ->
     async with asking(upstream.base_url, mode="idle") as own:
         task = asyncio.create_task(own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival, K)
-        with own.asking.lane.foreground():
+        with own.lane.foreground():
             for each in upstream.journal.to():
                 await asyncio.to_thread(each.disconnected.wait)
             gate.set()

@@ -158,7 +158,7 @@ async def test_a_refused_client_pauses_its_own_server_only(upstream: ScriptedUps
     upstream.reply(completion("record"))
     with ScriptedUpstream() as other:
         async with asking(other.base_url) as own:
-            own.asking.lane.note_refusal("61")
+            own.lane.note_refusal("61")
             for paused in (ModelRole(), ModelRole(base_url=other.url + "/another/path", timeout=60)):
                 assert await own.ask(role=paused, caller=LATER) == (Failure("paused"),)
             assert await own.ask(role=ModelRole(base_url=upstream.base_url), caller=LATER) == (RECORD,)
@@ -168,9 +168,9 @@ async def test_a_call_waits_until_a_refusal_is_over(upstream: ScriptedUpstream) 
     clock = Clock()
     upstream.reply(completion("record"))
     async with asking(upstream.base_url, clock=clock) as own:
-        own.asking.lane.note_refusal("9")
+        own.lane.note_refusal("9")
         task = asyncio.create_task(own.ask(caller=LATER))
-        with own.asking.lane.foreground():
+        with own.lane.foreground():
             await asyncio.sleep(0)
             clock.now = 10.0
         assert await task == (RECORD,)
@@ -182,7 +182,7 @@ async def test_an_idle_question_is_broken_off_and_asked_again(upstream: Scripted
     async with asking(upstream.base_url, mode="idle") as own:
         task = asyncio.create_task(own.ask(caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival)
-        with own.asking.lane.foreground():
+        with own.lane.foreground():
             first = upstream.journal.only()
             await asyncio.to_thread(first.disconnected.wait)
             assert len(upstream.journal) == 1
@@ -203,7 +203,7 @@ async def test_an_idle_question_that_is_waited_for_goes_first(upstream: Scripted
 async def test_a_credential_may_expire_while_a_client_is_there(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     async with asking(upstream.base_url, clock=clock, mode="idle") as own:
-        with own.asking.lane.foreground():
+        with own.lane.foreground():
             task = asyncio.create_task(own.ask(caller=LATER))
             await asyncio.sleep(0)
             clock.now = 61.0
@@ -231,5 +231,6 @@ async def test_the_pace_is_that_of_a_server_and_model(upstream: ScriptedUpstream
     upstream.answer(lambda _: completion("record"))
     async with asking(upstream.base_url) as own:
         await own.ask()
-        assert own.asking.expected_seconds(SummarizerRole(), CALLER, joins=False) > 0
-        assert own.asking.expected_seconds(SummarizerRole(model="other"), CALLER, joins=False) == 0
+        caller = replace(CALLER, upstream=own.upstream)
+        assert own.asking.expected_seconds(SummarizerRole(), caller, joins=False) > 0
+        assert own.asking.expected_seconds(SummarizerRole(model="other"), caller, joins=False) == 0

@@ -15,7 +15,7 @@ from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.effects import Ask, Ballot
-from tests.proxy.asking.support import ASK, CALLER, asking
+from tests.proxy.asking.support import ASK, CALLER, NOWHERE, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, json_reply
 from tests.support.stage import summary, vote
@@ -123,7 +123,9 @@ async def test_a_credential_that_wants_its_system_prompt_is_learned(
     output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "record"}]}]
     answer = text("record") if endpoint is MESSAGES_ENDPOINT else json_reply({"status": "completed", "output": output})
     upstream.answer(lambda exchange: error(400, said) if exchange.json().get(member) != "Theirs." else answer)
-    caller = Caller("m", [(b"authorization", b"Bearer x")], {member: '"Theirs."'}, endpoint=endpoint, path="/v1/x")
+    caller = Caller(
+        "m", NOWHERE, [(b"authorization", b"Bearer x")], {member: '"Theirs."'}, endpoint=endpoint, path="/v1/x"
+    )
     async with asking(upstream.base_url) as own:
         await own.ask(caller=caller)
         await own.ask(caller=caller)
@@ -215,7 +217,7 @@ async def test_votes_of_a_thinking_judge_are_asked_for_with_more_room(upstream: 
 
 THINKING = {"type": "message", "content": [{"type": "thinking", "thinking": "Hm."}], "stop_reason": "max_tokens"}
 REASONING = {"object": "response", "status": "incomplete", "output": [{"type": "reasoning", "id": "r", "summary": []}]}
-OF_RESPONSES = Caller("m", CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path)
+OF_RESPONSES = Caller("m", NOWHERE, CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path)
 
 
 @pytest.mark.parametrize(

@@ -433,7 +433,7 @@ async def test_an_expired_credential_is_not_used_after_a_pause(upstream: Scripte
     upstream.answer(lambda _exchange: summary())
     clock, waiters = Clock(), Waiters()
     async with asking(upstream.base_url, clock=clock) as own:
-        own.asking.lane.note_refusal("30")
+        own.lane.note_refusal("30")
         for age, expected in ((0.0, ""), (CREDENTIAL_LIFE + 1, "expired")):
             asked = asyncio.create_task(own.ask(ASK, caller=replace(LATER, waiters=waiters)))
             await settled()

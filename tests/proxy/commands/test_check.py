@@ -35,7 +35,9 @@ def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys
     assert "callers bring" in out
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "answers 401 (it refuses upstream.api_key)"), (503, "answers 503")])
+@pytest.mark.parametrize(
+    ("status", "says"), [(401, "answers 401 (it refuses the api_key of 'upstream')"), (503, "answers 503")]
+)
 def test_an_upstream_that_refuses_the_key_or_fails_is_not_well(
     status: int,
     says: str,

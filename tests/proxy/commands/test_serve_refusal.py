@@ -47,7 +47,7 @@ def test_every_key_of_the_settings_is_the_operators(given: dict[str, Any], named
 
 def test_a_refusal_shows_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-operator")
-    assert main(["serve", "--host", "0.0.0.0", "--store", "memory://"]) == 2
+    assert main(["serve", "--host", "0.0.0.0", "--store", "memory://", "--upstream", "http://h/v1"]) == 2
     said = capsys.readouterr().err
     assert all(word in said for word in ("127.0.0.1", "upstream.api_key", "tenant.from", "open_to_all"))
     assert "sk-operator" not in said
@@ -114,3 +114,8 @@ def test_an_unusable_store_is_one_line_and_nothing_listens(
     assert out == ""
     assert err.startswith(f"condenser: store.url is {url}, which cannot be opened: ")
     assert len(err.splitlines()) == 1
+
+
+def test_a_single_users_proxy_listens_on_this_machine_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--single-user", "--host", "0.0.0.0", "--store", "memory://"]) == 2
+    assert "refusing to start on 0.0.0.0 with --single-user" in capsys.readouterr().err

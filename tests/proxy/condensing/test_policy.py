@@ -181,7 +181,9 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number() -> None:
 
 def test_a_stated_window_goes_before_the_bundled_table() -> None:
     stated = StatedWindow(4_096, 3_000, "stated by TGI")
-    told, set_too = (Policies(given, TABLE, {"gpt-4o": stated}.get) for given in (Settings(), Settings(window=9_000)))
+    told, set_too = (
+        Policies(given, TABLE, {LessonScope("gpt-4o"): stated}.get) for given in (Settings(), Settings(window=9_000))
+    )
     assert told.window(None, LessonScope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
     assert told.window(None, LessonScope("gpt-4")) == Window(8_192, "bundled table")
     assert told.window(5_000, LessonScope("gpt-4o")) == Window(5_000, "request")
@@ -191,7 +193,7 @@ def test_a_stated_window_goes_before_the_bundled_table() -> None:
 def test_a_ceiling_lowers_the_bundled_table_and_stands_where_it_has_nothing() -> None:
     def window(model: str, ceiling: int) -> Window:
         stated = StatedWindow(ceiling, None, "a maximum listed by the upstream", is_ceiling=True)
-        return Policies(Settings(), TABLE, {model: stated}.get).window(None, LessonScope(model))
+        return Policies(Settings(), TABLE, {LessonScope(model): stated}.get).window(None, LessonScope(model))
 
     assert window("gpt-4o", 4_096).tokens == 4_096
     assert window("gpt-4o", 1_000_000) == Window(128_000, "bundled table")
@@ -213,7 +215,7 @@ def test_a_ceiling_lowers_the_bundled_table_and_stands_where_it_has_nothing() ->
 def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_long: bool, tokens: int | None) -> None:
     scope = LessonScope(model)
     stated = StatedWindow(200_000, None, "stated by the upstream")
-    for discovered in ({}, {"claude-sonnet-4-5": stated}):
+    for discovered in ({}, {LessonScope("claude-sonnet-4-5"): stated}):
         known = Policies(Settings(), TABLE, discovered.get)
         assert known.window(None, scope, is_long=is_long).tokens == tokens
     assert known.window(5_000, scope, is_long=is_long).tokens == 5_000

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -22,6 +23,7 @@ from proxy.settings.tables import UpstreamSettings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import ModelTable
 from proxy.upstream import Upstream
+from proxy.upstream.choice import DEFAULTS, Destination
 from strategies import parse
 from strategies.core.budget import Budget
 from strategies.core.condensation import Replayed
@@ -34,7 +36,7 @@ from tests.support.stage import WINDOW, chat, summary
 from tests.support.upstream import ScriptedUpstream
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
-CALLER = Caller("m", [])
+CALLER = Caller("m", DEFAULTS[0], [])
 
 
 class Broken(Strategy):
@@ -68,9 +70,10 @@ async def attempt(
     rounds: int = 12,
     caller: Caller | None = CALLER,
     expected: float = 0.0,
-    shared_cache: Callable[[str], int | None] = lambda _: None,
+    shared_cache: Callable[[LessonScope], int | None] = lambda _: None,
 ) -> RunResult:
-    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
+    client = Upstream(UpstreamSettings())
+    caller = caller and replace(caller, upstream=Destination("up", upstream.base_url))
     deadline = asyncio.get_running_loop().time() + 10.0
     chosen = using or policy()
     run = Run(Requirement.HARD, Replayed(view(rounds), None), chosen, chosen.budget, SessionFacts(), started=0.0)
@@ -85,7 +88,7 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
     upstream.reply(summary())
     threads: list[threading.Thread] = []
 
-    def shared_cache(_: str) -> None:
+    def shared_cache(_: LessonScope) -> None:
         threads.append(threading.current_thread())
 
     await attempt(upstream, rounds=400, using=policy(window=40_000), shared_cache=shared_cache)

@@ -56,7 +56,7 @@ async def learning(store: Store | None = None) -> AsyncIterator[tuple[Calibrator
     told: list[Figures] = []
     facts = StoredSessions(store, 1.0).facts
     yield (
-        Calibrator("u", facts, tasks, ttl=60, clock=time.time, report=lambda _, figures: told.append(figures)),
+        Calibrator(facts, tasks, ttl=60, clock=time.time, report=lambda _, figures: told.append(figures)),
         told,
         tasks,
     )
@@ -112,7 +112,7 @@ async def test_replies_teach_and_an_estimated_one_does_not() -> None:
             reply(calibrator, number)
         assert 0 < told[0].offset < 5
         assert abs(told[-1].offset - HIDDEN) < HIDDEN / 10
-        assert calibrator.hidden(MODEL, "words") == round(told[-1].offset)
+        assert calibrator.hidden(SCOPE, "words") == round(told[-1].offset)
 
 
 async def test_lessons_during_a_share_are_shared_with_the_next_reply() -> None:
@@ -137,9 +137,9 @@ async def test_another_process_takes_over_what_was_written_last() -> None:
         for number in range(3):
             reply(one, number)
         await tasks.idle()
-        assert await other.figures(MODEL, "words") == told[-1]
-        await store.put_fact(one._name(MODEL, "words"), b"[1,2]", 60)
-        assert await other.figures(MODEL, "words") == told[-1]
+        assert await other.figures(SCOPE, "words") == told[-1]
+        await store.put_fact(one._name(SCOPE, "words"), b"[1,2]", 60)
+        assert await other.figures(SCOPE, "words") == told[-1]
 
 
 async def test_a_new_process_adds_to_stored_figures() -> None:
@@ -148,10 +148,10 @@ async def test_a_new_process_adds_to_stored_figures() -> None:
         for number in range(16):
             reply(one, number)
         await tasks.idle()
-        shared = (await one.figures(MODEL, "words")).offset
+        shared = (await one.figures(SCOPE, "words")).offset
         reply(other, 0)
         await others.idle()
-        assert (await one.figures(MODEL, "words")).offset == shared
+        assert (await one.figures(SCOPE, "words")).offset == shared
 
 
 def _numbers(value: Any) -> bool:
@@ -163,7 +163,7 @@ async def test_what_is_shared_is_a_few_numbers() -> None:
     async with learning(store) as (calibrator, _, tasks):
         reply(calibrator, 0)
         await tasks.idle()
-        fact = await store.get_fact(calibrator._name(MODEL, "words"))
+        fact = await store.get_fact(calibrator._name(SCOPE, "words"))
     assert fact is not None
     assert len(fact) < 200
     assert _numbers(json.loads(fact))

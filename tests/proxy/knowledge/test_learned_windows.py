@@ -20,12 +20,10 @@ MODEL, TTL = LessonScope("m", "tenant"), 1_000
 
 
 @asynccontextmanager
-async def learning(
-    *, store: Store | None = None, clock: Clock | None = None, upstream: str = "http://a/v1"
-) -> AsyncIterator[LearnedWindows]:
+async def learning(*, store: Store | None = None, clock: Clock | None = None) -> AsyncIterator[LearnedWindows]:
     tasks: OwnedTasks = OwnedTasks()
     kept = store or await open_store("memory://")
-    learned = LearnedWindows(upstream, StoredSessions(kept, 1.0).facts, tasks, TTL, clock or Clock())
+    learned = LearnedWindows(StoredSessions(kept, 1.0).facts, tasks, TTL, clock or Clock())
     learned.refresh(MODEL)
     await tasks.idle()
     yield learned
@@ -66,9 +64,10 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     async with learning(store=store) as learned:
         learned.learn(MODEL, 4_096)
         await learned.tasks.idle()
-        async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
+        async with learning(store=store) as other:
             assert other.window(MODEL) == learned.window(MODEL)
-            assert elsewhere.window(MODEL) is None
+            await other.read(MODEL._replace(upstream="http://b/v1"))
+            assert other.window(MODEL._replace(upstream="http://b/v1")) is None
     await store.close()
 
 

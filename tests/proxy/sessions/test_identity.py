@@ -8,12 +8,13 @@ import pytest
 
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.errors import BadRequest
-from proxy.request.callers import Tenants, TrustedProxies, tenant_key
+from proxy.request.callers import Tenants, TrustedProxies, claims_of, tenant_key
 from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id
 from proxy.sessions.session import printable_id, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
-from proxy.settings.tables import TenantSettings
+from proxy.settings.tables import ServerSettings, TenantSettings
+from tests.support.logins import login
 
 NAMES = Settings().sessions.headers
 NO_STORE: Any = None
@@ -80,14 +81,14 @@ def test_derived_ids_are_random_and_provisional_ids_are_deterministic() -> None:
     assert len({provisional_id("t", b"a"), provisional_id("t", b"b"), provisional_id("u", b"a")}) == 3
 
 
-def tenants(key: bytes = b"k", **tenant: Any) -> Tenants:
-    return Tenants(Settings(tenant=TenantSettings(**tenant)), key)
+def tenants(key: bytes = b"k", proxies: Any = (), **tenant: Any) -> Tenants:
+    return Tenants(Settings(tenant=TenantSettings(**tenant), server=ServerSettings(trusted_proxies=proxies)), key)
 
 
 def test_a_tenant_is_made_of_its_credential_and_our_key() -> None:
     headers = [(b"authorization", b"Bearer sk-1")]
     assert tenants(b"one").owner(headers, None) != tenants(b"two").owner(headers, None)
-    header = tenants(b"k", **{"from": "header:x-team", "trusted_proxies": ["::1"]}).owner([(b"x-team", b"same")], "::1")
+    header = tenants(b"k", proxies=("::1",), **{"from": "header:x-team"}).owner([(b"x-team", b"same")], "::1")
     assert header.tenant != tenants().owner([(b"authorization", b"same")], "p").tenant
     for name in [b"authorization", b"api-key", b"x-api-key"]:
         assert tenants().owner([(name, b"Bearer sk-1")], None).tenant == "2a09c2ac9448cbfb0114fe7aa02b4384"
@@ -96,7 +97,7 @@ def test_a_tenant_is_made_of_its_credential_and_our_key() -> None:
 
 
 def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None:
-    by = tenants(b"k", **{"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]})
+    by = tenants(b"k", proxies=("10.0.0.1",), **{"from": "header:X-Team"})
     headers = [(b"x-team", b"red"), (b"authorization", b"anything")]
     assert by.owner(headers, "10.0.0.1").tenant == by.owner(headers[:1], "10.0.0.1").tenant
     for given, peer in ((headers, "10.0.0.2"), (headers, None), (headers[1:], "10.0.0.1")):
@@ -115,6 +116,23 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
 def test_a_proxy_is_trusted_by_its_address_or_network(peer: str | None, trusted: bool) -> None:
     assert (peer in TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
     assert (peer in TrustedProxies(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
+
+
+@pytest.mark.parametrize(
+    "value", ["sk-1", "Bearer sk-1", "Bearer a.b.c", "Bearer ..", f"Basic {login('a')}", f"Bearer {login('')}",
+              f"Bearer {login('a')}.x", f"Bearer {login('a').rpartition('.')[0]}", f"Bearer {login('a', '')}"],
+)  # fmt: skip
+def test_what_is_no_signed_login_names_nobody(value: str) -> None:
+    assert claims_of(value) is None
+
+
+def test_a_login_beside_another_credential_names_nobody() -> None:
+    """An upstream may judge the other one, or one in the query."""
+    of, alone = tenants().owner, [(b"authorization", f"bearer {login('ann')}".encode())]
+    assert of(alone, None).login == of([(b"authorization", f"Bearer {login('ann', exp=2)}".encode())], None).login != ""
+    assert of([*alone, (b"x-api-key", b"sk-1")], None).login == ""
+    assert of([(b"x-api-key", alone[0][1])], None).login == ""
+    assert len({of(alone, None, prefix, query).login for prefix in ("", "/p") for query in (b"", b"key=mine")}) == 4
 
 
 def test_only_the_headers_of_the_setting_count_each_in_its_place() -> None:

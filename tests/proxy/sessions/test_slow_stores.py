@@ -21,6 +21,7 @@ from proxy.sessions.stored import LAST_SHARE
 from proxy.settings import Settings
 from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers
+from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore
@@ -56,7 +57,7 @@ def request(rounds: int = 24, **ours: str) -> ClientRequest:
 def read(messages: list[dict[str, str]], **ours: str) -> ClientRequest:
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in ours.items()]
     body = wire.read(json.dumps({"model": "gpt-4o", "messages": messages}).encode())
-    return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
+    return ClientRequest("t", headers, body, DEFAULTS[0], "gpt-4o", False, controls.read(headers, None, None))
 
 
 async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, float]:

@@ -27,6 +27,7 @@ def test_the_last_source_wins_key_by_key(write: Any, monkeypatch: pytest.MonkeyP
 def test_a_file_variant_reads_a_secret_without_its_line_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("sk-secret\n", "utf-8")
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("CONDENSER_UPSTREAM__BASE_URL", "http://h/v1")
     key = load_settings().upstream.api_key
     assert key is not None
     assert key.get_secret_value() == "sk-secret"
@@ -80,7 +81,7 @@ def test_a_value_that_cannot_be_is_said_in_plain_words(text: str, says: str, wri
 
 NEVER_EMPTY = """
     host strategy upstream.base_url upstream.api_key store.url summarizer.base_url summarizer.model judge.api_key
-    tokenizer.ranks_dir tenant.from tenant.pepper tenant.trusted_proxies admin.token sessions.headers
+    tokenizer.ranks_dir tenant.from tenant.pepper server.trusted_proxies admin.token sessions.headers
 """
 
 
@@ -119,12 +120,12 @@ def test_a_variable_as_value_and_table_is_an_error(monkeypatch: pytest.MonkeyPat
 
 def test_a_list_in_the_environment_may_be_parted_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_SESSIONS__HEADERS", "x-one, x-two")
-    monkeypatch.setenv("CONDENSER_TENANT__TRUSTED_PROXIES", "10.0.0.1")
+    monkeypatch.setenv("CONDENSER_SERVER__TRUSTED_PROXIES", "10.0.0.1")
     monkeypatch.setenv("CONDENSER_MODELS", '[{"match": "q*", "window": 512}]')
     settings = load_settings()
     assert [(each.match, each.window) for each in settings.models] == [("q*", 512)]
     assert settings.sessions.headers == ("x-one", "x-two")
-    assert settings.tenant.trusted_proxies == ("10.0.0.1",)
+    assert settings.server.trusted_proxies == ("10.0.0.1",)
 
 
 def test_lists_are_parted_by_commas_and_hold_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,8 +103,8 @@ def test_cached_tokens_cost_as_others_and_prompts_need_a_price(write: Any) -> No
 @pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/33", "10.0.0.300", "p"])
 def test_a_trusted_proxy_that_could_never_be_one_is_refused(given: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        load_settings(tenant={"trusted_proxies": ["10.0.0.0/8", given]})
-    assert str(raised.value).startswith("tenant.trusted_proxies")
+        load_settings(server={"trusted_proxies": ["10.0.0.0/8", given]})
+    assert str(raised.value).startswith("server.trusted_proxies")
     assert f"'{given}'" in str(raised.value)
 
 
@@ -138,3 +138,40 @@ def test_hosts_and_origins_that_can_be_none_are_refused() -> None:
 def test_an_unknown_control_names_the_nearest_or_all(name: str, says: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"controls.allow.1: {says}")):
         load_settings(controls={"allow": ["session", name]})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"upstream": {"api_key": "sk-x"}}, "upstream: api_key needs base_url"),
+        ({"upstreams": [{"name": "a"}]}, "upstreams.0.base_url: is missing"),
+        ({"upstreams": [{"name": "A b", "base_url": "http://h"}]}, "upstreams.0.name: must be lower-case"),
+        ({"upstreams": [{"name": "a", "base_url": "http://h"}] * 2}, "upstreams: two of them have one name"),
+        (
+            {"upstreams": [{"name": "a", "base_url": "http://h", "protocols": ["x"]}]},
+            "upstreams.0.protocols.0: must be",
+        ),
+        ({"upstreams": [{"name": "a", "base_url": "http://h", "api_key_file": "/nowhere"}]}, "api_key_file names no"),
+    ],
+)
+def test_upstreams_that_cannot_be_are_said_in_plain_words(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(**given)
+    assert says in str(raised.value)
+    assert "sk-x" not in str(raised.value)
+
+
+def test_the_first_source_that_names_upstreams_names_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("sk-file\n", "utf-8")
+    file = tmp_path / "condenser.toml"
+    named = f'[[upstreams]]\nname = "a"\nbase_url = "http://a"\napi_key_file = "{tmp_path / "key"}"\n'
+    monkeypatch.setenv("CONDENSER_CONFIG", str(file))
+    file.write_text(named)
+    (entry,) = load_settings().upstreams
+    assert entry.api_key is not None
+    assert (entry.base_url, entry.api_key.get_secret_value()) == ("http://a/v1", "sk-file")
+    assert load_settings(upstream={"base_url": "http://b"}).upstreams == ()
+    file.write_text('[upstream]\nbase_url = "http://b"\napi_key = "sk-b"\ndiscover = false\n')
+    monkeypatch.setenv("CONDENSER_UPSTREAMS", '[{"name": "a", "base_url": "http://a"}]')
+    settings = load_settings()
+    assert (settings.upstream.base_url, settings.upstream.api_key, settings.upstream.discover) == (None, None, False)

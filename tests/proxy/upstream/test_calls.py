@@ -11,8 +11,9 @@ from itertools import pairwise
 import pytest
 
 from proxy.errors import UpstreamUnavailable
-from proxy.settings.tables import UpstreamSettings
-from proxy.upstream import MAX_ANSWER, Upstream, UpstreamRequest
+from proxy.settings.tables import UpstreamSettings, http_address
+from proxy.upstream import MAX_ANSWER, Upstream, UpstreamRequest, server_of
+from proxy.upstream.choice import Destination
 from proxy.upstream.messages import sentence
 from tests.support.packing import PACKS
 from tests.support.replies import Reply, hang, hang_up, raw
@@ -23,9 +24,9 @@ from tests.support.upstream import ScriptedUpstream
 async def target(base: str, path: bytes, query: bytes = b"") -> str:
     """Where a path of ours leads, as it stands in the request line."""
     with ScriptedUpstream() as upstream:
-        client = Upstream(UpstreamSettings(base_url=upstream.url + base))
+        client = Upstream(UpstreamSettings())
         try:
-            reply = await client.send(UpstreamRequest("GET", path, query, [], b""))
+            reply = await client.send(UpstreamRequest(http_address(upstream.url + base), "GET", path, query, [], b""))
             assert [chunk async for chunk in reply.chunks()]
             await reply.close()
         finally:
@@ -55,9 +56,9 @@ async def body_read(body: bytes, encoding: str = "") -> bytes:
     """What a call of the proxy's own reads of an answer with this body."""
     with ScriptedUpstream() as upstream:
         upstream.reply(raw(body, "application/json", headers=[("content-encoding", encoding)] if encoding else []))
-        client = Upstream(UpstreamSettings(base_url=upstream.url))
+        client = Upstream(UpstreamSettings())
         try:
-            return (await client.ask(None, "/v1/chat/completions", [], b"{}", 10)).body
+            return (await client.ask(upstream.base_url, "/v1/chat/completions", [], b"{}", 10)).body
         finally:
             await client.close()
 
@@ -73,37 +74,37 @@ async def test_an_answer_or_page_without_end_is_cut(upstream: ScriptedUpstream) 
     assert await body_read(gzip.compress(bytes(60_000_000)), "gzip") == b""
     assert await body_read(b"{}", "compress") == b""
     upstream.answer(lambda request: raw(b"x" * 5_000_000, "application/json"))
-    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
-    assert 1_000 < len((await client.page("/models", [], 5.0, 1_000)).body) < 1_000_000
+    client = Upstream(UpstreamSettings())
+    assert (
+        1_000 < len((await client.page(Destination("up", upstream.base_url), "/models", 5.0, 1_000)).body) < 1_000_000
+    )
     await client.close()
 
 
 async def test_hanging_up_is_unreachable_and_silence_is_late(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang_up(), hang(never))
-    client = Upstream(UpstreamSettings(base_url=upstream.base_url, read_timeout=0.1))
+    client = Upstream(UpstreamSettings(read_timeout=0.1))
     for code in ("upstream_unreachable", "upstream_timeout"):
         with pytest.raises(UpstreamUnavailable) as raised:
-            await client.ask(None, "/v1/chat/completions", [], b"{}", 0.1)
+            await client.ask(upstream.base_url, "/v1/chat/completions", [], b"{}", 0.1)
         assert raised.value.code == code
     never.set()
     await client.close()
 
 
-async def test_a_server_is_known_by_its_scheme_host_and_port() -> None:
-    client = Upstream(UpstreamSettings(base_url="http://up:8000/v1"))
-    for same in (None, "http://up:8000/other/v1", "http://UP:8000"):
-        assert client.server(same) == "http://up:8000/"
+def test_a_server_is_known_by_its_scheme_host_and_port() -> None:
+    for same in ("http://up:8000/v1", "http://up:8000/other/v1", "http://UP:8000"):
+        assert server_of(same) == "http://up:8000/"
     for other, server in (("https://up:8000/v1", "https://up:8000/"), ("http://up/v1", "http://up/")):
-        assert client.server(other) == server
-    await client.close()
+        assert server_of(other) == server
 
 
 async def test_a_cookie_of_one_reply_is_sent_with_no_other_call(upstream: ScriptedUpstream) -> None:
     upstream.reply(Reply(200, (("content-length", "0"), ("set-cookie", "caller=first; Path=/"))))
-    client = Upstream(UpstreamSettings(base_url=upstream.base_url))
-    await client.ask(None, "/v1/chat/completions", [], b"{}", 5.0)
-    await client.page("/models", [], 5.0, 1_000)
+    client = Upstream(UpstreamSettings())
+    await client.ask(upstream.base_url, "/v1/chat/completions", [], b"{}", 5.0)
+    await client.page(Destination("up", upstream.base_url), "/models", 5.0, 1_000)
     assert [exchange.header("cookie") for exchange in upstream.journal] == [None, None]
     await client.close()
 
@@ -118,9 +119,9 @@ async def test_a_cookie_of_one_reply_is_sent_with_no_other_call(upstream: Script
 )
 async def test_a_page_is_below_the_base_or_beside_v1(base: str, listed: str, beside: str) -> None:
     with ScriptedUpstream() as upstream:
-        client = Upstream(UpstreamSettings(base_url=upstream.url + base))
-        await client.page("/models", [(b"authorization", b"Bearer ours")], 5.0, 1_000)
-        await client.page("/props", [], 5.0, 1_000, beside_v1=True)
+        client = Upstream(UpstreamSettings())
+        await client.page(Destination("up", http_address(upstream.url + base), "ours"), "/models", 5.0, 1_000)
+        await client.page(Destination("up", http_address(upstream.url + base)), "/props", 5.0, 1_000, beside_v1=True)
         asked = [(each.method, each.target, each.header("authorization")) for each in upstream.journal]
         assert asked == [("GET", listed, "Bearer ours"), ("GET", beside, None)]
         await client.close()
@@ -148,10 +149,13 @@ async def server(answer: bytes) -> AsyncIterator[str]:
 
 async def messages_of_both_clients(base_url: str) -> list[str]:
     """The error of a client's request, and of a call of the proxy's own."""
-    upstream = Upstream(UpstreamSettings(base_url=base_url))
+    upstream = Upstream(UpstreamSettings())
     messages = []
     try:
-        for call in (upstream.send(UpstreamRequest("GET", b"/v1/models", b"", [], b"")), upstream.probe()):
+        for call in (
+            upstream.send(UpstreamRequest(base_url, "GET", b"/v1/models", b"", [], b"")),
+            upstream.probe(Destination("up", base_url)),
+        ):
             with pytest.raises(UpstreamUnavailable) as raised:
                 await call
             messages.append(raised.value.message)

@@ -68,6 +68,17 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(length.partition(b":")[2]))
 
 
+class ToServer(Upstream):
+    """Sends every request to one address."""
+
+    def __init__(self, base_url: str, max_connections: int) -> None:
+        super().__init__(UpstreamSettings(max_connections=max_connections))
+        self._to = base_url
+
+    async def send(self, request: UpstreamRequest) -> UpstreamReply:
+        return await super().send(request._replace(base_url=self._to))
+
+
 @asynccontextmanager
 async def serving(
     *scripts: Script, talk: Talk | None = None, tls: ssl.SSLContext | None = None, max_connections: int = 10
@@ -76,7 +87,7 @@ async def serving(
     listening = await asyncio.start_server(talk or server.talk, "127.0.0.1", 0, ssl=tls)
     port = listening.sockets[0].getsockname()[1]
     server.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
-    upstream = Upstream(UpstreamSettings(base_url=server.url, max_connections=max_connections))
+    upstream = ToServer(server.url, max_connections)
     async with asyncio.timeout(BOUND), listening:
         try:
             yield server, upstream
@@ -85,7 +96,7 @@ async def serving(
 
 
 def post(body: bytes | AsyncIterator[bytes] = b"{}", headers: Headers | None = None) -> UpstreamRequest:
-    return UpstreamRequest("POST", b"/v1/x", b"", headers or [], body)
+    return UpstreamRequest("", "POST", b"/v1/x", b"", headers or [], body)
 
 
 async def parts(*each: bytes) -> AsyncIterator[bytes]:
@@ -102,7 +113,7 @@ async def read(reply: UpstreamReply) -> bytes:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
 async def test_nothing_is_added_to_a_request_without_a_body(method: str) -> None:
     async with serving([EMPTY]) as (server, upstream):
-        await (await upstream.send(UpstreamRequest(method, b"/v1/x", b"a=%20", [(b"b", b"2")], b""))).close()
+        await (await upstream.send(UpstreamRequest("", method, b"/v1/x", b"a=%20", [(b"b", b"2")], b""))).close()
         host = server.url.removeprefix("http://").removesuffix("/v1")
         assert server.requests == [f"{method} /v1/x?a=%20 HTTP/1.1\r\nHost: {host}\r\nb: 2\r\n\r\n".encode()]
 
@@ -172,7 +183,7 @@ async def test_a_kept_connection_that_ended_is_replaced(method: str, body: bytes
     async with serving([first], [OK]) as (server, upstream):
         await read(await upstream.send(post()))
         server.close_idle()
-        reply = await upstream.send(UpstreamRequest(method, b"/v1/x", b"", [], body))
+        reply = await upstream.send(UpstreamRequest("", method, b"/v1/x", b"", [], body))
         assert (reply.status, await read(reply)) == (200, b"ok")
         assert (server.connections, len(server.requests)) == (2, 2)
         assert server.requests[1].endswith(b"\r\n\r\n" + body)
@@ -229,7 +240,7 @@ async def test_kept_connections_are_used_after_streams_and_left_by_uploads() -> 
 @pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_request_that_may_have_acted_is_not_sent_again(method: str, scripts: list[Script]) -> None:
-    request = UpstreamRequest(method, b"/v1/x", b"", [], b"")
+    request = UpstreamRequest("", method, b"/v1/x", b"", [], b"")
     async with serving(*scripts) as (server, upstream):
         for _ in scripts[0][:-1]:
             await read(await upstream.send(request))
@@ -241,8 +252,8 @@ async def test_a_request_that_may_have_acted_is_not_sent_again(method: str, scri
 
 async def test_a_request_waits_for_a_connection_where_all_are_taken() -> None:
     async with serving([OK, OK], max_connections=1) as (server, upstream):
-        first = await upstream.send(UpstreamRequest("GET", b"/v1/1", b"", [], b""))
-        second = asyncio.ensure_future(upstream.send(UpstreamRequest("GET", b"/v1/2", b"", [], b"")))
+        first = await upstream.send(UpstreamRequest("", "GET", b"/v1/1", b"", [], b""))
+        second = asyncio.ensure_future(upstream.send(UpstreamRequest("", "GET", b"/v1/2", b"", [], b"")))
         assert await read(first) == b"ok"
         assert await read(await second) == b"ok"
         assert server.connections == 1
