@@ -1,7 +1,9 @@
 """Run a command behind a proxy of its own, and print a receipt at its end.
 
 The proxy listens on a free port of this machine. The command finds it by OPENAI_BASE_URL, OPENAI_API_BASE and
-ANTHROPIC_BASE_URL. Signals that are sent here are passed on to it, and its exit status is returned.
+ANTHROPIC_BASE_URL, or as `known_commands` says. Addresses that it had there before are the proxy's upstreams, unless
+--upstream names one. The proxy has one user, and so one tenant. Signals that are sent here are passed on to it, and its
+exit status is returned.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from proxy.app import server_config
+from proxy.commands.known_commands import ANTHROPIC, TOOL_SEARCH, VARIABLES, keeps_tool_search, pointed, upstreams_for
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
@@ -58,18 +61,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status, or 128 plus the number of the signal that ended it."""
-    configured, arguments.host, arguments.workers = configured_url(), HOST, 1
+    configured, arguments.host, arguments.workers, arguments.single_user = configured_url(), HOST, 1, True
     settings = _quiet(settings_from(arguments))
     prepare(settings)
-    listening = bound_socket(settings)
+    with bound_socket(settings) as listening:
+        return _wrap(arguments, settings, configured, listening)
+
+
+def _wrap(arguments: argparse.Namespace, settings: Settings, configured: str, listening: socket.socket) -> int:
     port = listening.getsockname()[1]
     url, token = client_url(HOST, port), admin_token(settings) or secrets.token_urlsafe()
+    own = {name: value for name, value in os.environ.items() if not (arguments.upstream and name in VARIABLES)}
+    command = pointed(arguments.words, url, own)
+    settings = settings if arguments.upstream else upstreams_for(settings, command.addresses)
+    if command.note:
+        print(command.note, file=sys.stderr)
     note = note_of(settings, configured, port)
     settings = settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
-    with listening, noted(note), _serving(settings, listening) as has_started:
+    with noted(note), _serving(settings, listening) as has_started:
         if not has_started:
             return NOT_STARTED
-        code = _run(arguments.words, _environment(url))
+        has_search = keeps_tool_search(command.addresses)
+        variables = {**_environment(url, keeps_tool_search=has_search), **command.variables}
+        code = _run(command.words, variables)
         print("\n".join(_receipt(url, token, settings, arguments)), file=sys.stderr, flush=True)
     return code
 
@@ -103,18 +117,20 @@ def _serving(settings: Settings, listening: socket.socket) -> Iterator[bool]:
         thread.join()
 
 
-def _environment(url: str) -> dict[str, str]:
+def _environment(url: str, *, keeps_tool_search: bool) -> dict[str, str]:
     """The command's environment, by which commands of `condenser` find this proxy too.
 
     The proxy's settings, which may be secret, are not in it. Requests to this proxy do not go through a proxy to the
-    internet that the environment names.
+    internet that the environment names. Claude Code switches its search for tools off where the address is not
+    Anthropic's own, unless it is told otherwise; with `keeps_tool_search` it is.
     """
     host, port = url.removeprefix("http://").rsplit(":", 1)
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host]))
-    addresses = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
+    addresses = {variable: url if name == ANTHROPIC else f"{url}/v1" for variable, name in VARIABLES.items()}
     own = {f"{PREFIX}HOST": host, f"{PREFIX}PORT": port, "NO_PROXY": direct, "no_proxy": direct}
     others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return {**others, **addresses, **own}
+    search = {TOOL_SEARCH: "true"} if keeps_tool_search else {}
+    return {**search, **others, **addresses, **own}
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -8,6 +8,7 @@ window is one of 64,000.
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pytest
 from tests.clients import agents
 from tests.http.test_messages import SUMMARY
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
-from tests.support.proxy import Proxy, running_proxy
+from tests.support.proxy import running_proxy
+from tests.support.replicas import ROOT, SERVE
 
 CLAUDE = agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs")
 pytestmark = pytest.mark.skipif(not CLAUDE, reason="Claude Code is NOT TESTED: needs npm and `make setup`")
@@ -48,17 +50,17 @@ def is_own(body: Mapping[str, Any]) -> bool:
     return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
 
 
-def run(proxy: Proxy, folder: Path) -> str:
-    """What Claude Code prints at the end."""
+def run(address: str, folder: Path, before: Sequence[str] = ()) -> str:
+    """What Claude Code prints at the end, started by the words `before` it."""
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
-    mine = {"HOME": str(home), "ANTHROPIC_BASE_URL": proxy.url, "ANTHROPIC_API_KEY": "k", "IS_SANDBOX": "1"}
+    mine = {"HOME": str(home), "ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "k", "IS_SANDBOX": "1"}
     options = ["--model", "claude-opus-4-8", "--dangerously-skip-permissions", "--max-turns", str(2 * ROUNDS)]
     done = subprocess.run(
-        [*CLAUDE, "-p", TASK, *options],
+        [*before, *CLAUDE, "-p", TASK, *options],
         cwd=work,
-        env={**os.environ, **mine, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        env={**os.environ, **mine, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -74,7 +76,7 @@ def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(tmp_path:
         StrictMessages(Counting(), window=WINDOW) as upstream,
         running_proxy(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
     ):
-        assert run(proxy, tmp_path) == "All is counted."
+        assert run(proxy.url, tmp_path) == "All is counted."
         assert upstream.refusals == []
         turns = [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
         assert len(turns) == ROUNDS + 1
@@ -82,3 +84,11 @@ def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(tmp_path:
         asked = proxy.journal.to(MESSAGES)
         assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
         assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
+
+
+def test_under_wrap_claude_code_needs_no_setting(tmp_path: Path) -> None:
+    wrap = [sys.executable, "-c", SERVE, "wrap", "--store", "memory://", "--window", str(WINDOW), "--"]
+    with StrictMessages(Counting(), window=WINDOW) as upstream:
+        assert run(upstream.url, tmp_path, wrap) == "All is counted."
+        assert upstream.refusals == []
+        assert upstream.journal.to(MESSAGES)

@@ -6,6 +6,7 @@ The model is scripted, and each of its calls is run by Codex in a folder of the 
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.clients import agents
 from tests.http.test_responses import SUMMARY
 from tests.support.proxy import Proxy, running_proxy
+from tests.support.replicas import ROOT, SERVE
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 CODEX = agents.command("codex", "@openai/codex/bin/codex.js")
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(not CODEX, reason="the Codex CLI is NOT TESTED: 
 
 WINDOW, ROUNDS = 32_000, 40
 TASK = "Review all modules in src one after the other. Keep rule ALPHA-77 in mind."
+COMMON = 'model = "gpt-5.2-codex"\ncheck_for_update_on_startup = false\n\n[analytics]\nenabled = false\n'
 PATIENCE = 200  # seconds for one run of Codex, which takes about seven
 
 
@@ -51,25 +54,28 @@ def is_own(body: Mapping[str, Any]) -> bool:
 
 
 def run(proxy: Proxy, folder: Path, **provider: object) -> str:
-    """The last words of a run of Codex."""
+    """The last words of a run of Codex with its own settings."""
+    named = {"name": "Condenser", "base_url": proxy.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
+    members = [f"{key} = {json.dumps(value)}" for key, value in {**named, **provider}.items()]
+    settings = 'model_provider = "condenser"\n' + COMMON + "\n[model_providers.condenser]\n" + "\n".join(members)
+    return run_codex([], folder, settings)
+
+
+def run_codex(before: Sequence[str], folder: Path, settings: str, **variables: str) -> str:
+    """The last words of Codex in a folder with these settings, started by the words `before` it."""
     home, work = folder / "home", folder / "work"
     (work / "src").mkdir(parents=True)
     home.mkdir()
     for part in range(1, ROUNDS + 1):
         notes = "\n".join(f"# note {line}: keep the invariant of part {part}." for line in range(100))
         (work / "src" / f"part_{part}.py").write_text(f"PART = {part}\n{notes}\n")
-    named = {"name": "Condenser", "base_url": proxy.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
-    members = [f"{key} = {json.dumps(value)}" for key, value in {**named, **provider}.items()]
-    (home / "config.toml").write_text(
-        'model = "gpt-5.2-codex"\nmodel_provider = "condenser"\ncheck_for_update_on_startup = false\n'
-        "\n[analytics]\nenabled = false\n\n[model_providers.condenser]\n" + "\n".join(members) + "\n"
-    )
+    (home / "config.toml").write_text(f"{settings}\n")
     last = folder / "last.txt"
     # The folder is the test's own, and the commands are those of the script above.
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", str(work), "-o", str(last)]
     done = subprocess.run(
-        [*CODEX, "exec", *options, TASK],
-        env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k"},
+        [*before, *CODEX, "exec", *options, TASK],
+        env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k", **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -102,3 +108,13 @@ def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
         assert {exchange.response_header("x-condenser-session-source") for exchange in asked} == {"thread-id"}
         views = [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
         assert all("ALPHA-77" in json.dumps(view["input"]) for view in views)
+
+
+def test_under_wrap_codex_needs_no_setting_and_goes_past_nobody(tmp_path: Path) -> None:
+    wrap = [sys.executable, "-c", SERVE, "wrap", "--store", "memory://", "--window", str(WINDOW), "--"]
+    with StrictResponses(Reviewer(), window=WINDOW) as upstream:
+        own = {"OPENAI_BASE_URL": f"{upstream.url}/v1", "CODEX_API_KEY": "k", "CONDENSER_CONFIG": ""}
+        assert run_codex(wrap, tmp_path, COMMON, PYTHONPATH=str(ROOT), **own) == "All is reviewed."
+        assert upstream.refusals == []
+        assert {each.method for each in upstream.journal.to(RESPONSES)} == {"POST"}
+        assert {each.header("authorization") for each in upstream.journal.to(RESPONSES)} == {"Bearer k"}

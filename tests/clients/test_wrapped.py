@@ -10,7 +10,7 @@ import pytest
 
 from proxy.commands import wrap
 from tests.proxy.command_line import run
-from tests.support.messages_upstream import StrictMessages
+from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.ports import free_port
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
@@ -102,6 +102,33 @@ def test_an_anthropic_program_runs_behind_a_web_proxy(wrapped: Wrap, monkeypatch
     assert (code, out) == (0, "Grüezi\n"), err
     assert line(err, "requests").strip() == "1"
     assert "nothing is left" in line(err, "look")
+
+
+def test_a_key_goes_to_the_server_that_the_environment_names(
+    upstream: ScriptedUpstream, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSER_CONFIG", "")
+    monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_url)
+    with StrictMessages(lambda body: "Grüezi") as anthropic:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", anthropic.url)
+        code, out, err = run(
+            capfd, "wrap", "--store", "memory://", "--", sys.executable, "-c", OPENAI + ANTHROPIC, RULE
+        )
+        assert (code, out) == (0, "planned\nGrüezi\n"), err
+        (asked,) = anthropic.journal.to(MESSAGES)
+        assert "k" in [*(asked.header("authorization") or "").split(), asked.header("x-api-key")]
+    assert {each.header("authorization") for each in upstream.journal.to()} == {"Bearer k"}
+
+
+def test_two_servers_that_contradict_each_other_start_nothing(
+    upstream: ScriptedUpstream, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSER_CONFIG", "")
+    monkeypatch.setenv("CONDENSER_UPSTREAM__BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_BASE_URL", upstream.base_url)
+    code, out, err = run(capfd, "wrap", "--store", "memory://", "--", sys.executable, "-c", "print('ran')")
+    assert (code, out) == (2, "")
+    assert "OPENAI_BASE_URL names another server" in err
 
 
 def test_a_signal_reaches_the_command_and_its_exit_status_comes_back(upstream: ScriptedUpstream) -> None:
