@@ -109,7 +109,6 @@ def dump(path: Path) -> list[str]:
 def test_a_forged_login_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
     """It names the issuer and the subject of another's login, and so that one's tenant."""
     path, mine = tmp_path / "s.db", login("ann")
-    said = "This model's maximum context length is 300 tokens. However, your messages resulted in 900 tokens."
     with guarded(Doorman(mine), strategy="summary", store={"url": f"sqlite:///{path}"}) as stage:
         owner, forger = replace(stage, key=mine), replace(stage, key=login("ann", signature="forged"), sent=[])
         assert owner.ask(chat(12), [*controls(session="s"), *FORCED]).action == "condensed"
@@ -120,14 +119,22 @@ def test_a_forged_login_learns_nothing_and_changes_nothing(tmp_path: Path) -> No
             answer = forger.post(body_of(chat(14)), headers)
             assert answer.status == 401
             assert not [name for name, _ in answer.headers if name.startswith("x-condenser-tokens")]
-        stage.upstream.answer(lambda _: replies.error(400, said))
-        assert forger.post(body_of(chat(14)), controls(session="s")).status == 400
         stage.proxy.quiet()
         assert dump(path) == before
         assert not [each for each in list(stage.upstream.journal)[asked:] if is_own(each)]
-        stage.upstream.answer(Doorman(mine))
-        kept = owner.ask(chat(12), controls(session="s"))
-        assert (kept.action, kept.window) == ("replayed", str(WINDOW))
+        assert owner.ask(chat(12), controls(session="s")).action == "replayed"
+
+
+def test_a_forged_login_teaches_no_window() -> None:
+    said = "This model's maximum context length is 3000 tokens. However, your messages resulted in 9000 tokens."
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url) as proxy:
+        owner, forger = (Stage(proxy, upstream, key=login("ann", signature=each)) for each in ("signed", "forged"))
+        owner.ask(chat(1))
+        for caller, window in ((forger, "unknown"), (owner, "3000")):
+            upstream.answer(lambda _: replies.error(400, said))
+            caller.post(body_of(chat(12)))
+            upstream.answer(lambda _: None)
+            assert owner.ask(chat(1)).window == window
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])
