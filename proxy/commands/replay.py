@@ -1,8 +1,9 @@
 """Compare strategies on recorded conversations; offline, unless a model is named that summarizes or votes.
 
-FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and
-optionally `tools` and `qa` (questions with the indices of their evidence). Each reply is requested again with the
-history before it, under each strategy.
+FILE is a session file of Claude Code (~/.claude/projects/*/*.jsonl), a rollout file of Codex
+(~/.codex/sessions/*/*/*/*.jsonl), what `condenser sessions export` wrote, or conversations as JSON or JSON lines, gzip
+or not: lists of messages, or objects with `messages` and optionally `tools` and `qa` (questions with the indices of
+their evidence). Each reply is requested again with the history before it, under each strategy.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -36,14 +38,16 @@ _ROLES = ("summarizer", "judge")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", metavar="FILE", type=Path, help="recorded conversations")
+    command.add_argument("files", metavar="FILE", type=Path, nargs="+", help="recorded conversations")
     command.add_argument(
         "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
     )
     command.add_argument(
         "--window", metavar="TOKENS", type=window, help=f"the context length (the model's, else {WINDOW:,})"
     )
-    command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
+    command.add_argument(
+        "--model", metavar="NAME", default="", help="whose tokenizer, window and prices count (the recorded one)"
+    )
     command.add_argument("--limit", metavar="N", type=positive, help="the first N conversations only")
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
     for role in _ROLES:
@@ -61,14 +65,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each strategy; returns 2 if the file cannot be read."""
-    from proxy.replaying.recorded import Unreadable, load
+    from proxy.replaying.recorded import Unreadable
     from proxy.replaying.report import document, page, table
 
     try:
-        conversations = load(arguments.file, arguments.limit)
+        conversations = _loaded(arguments.files)[: arguments.limit]
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
+    arguments.model = arguments.model or _recorded_model(conversations)
     replayed = asyncio.run(_replay(conversations, arguments))
     if arguments.html:
         arguments.html.write_text(page(replayed), "utf-8")
@@ -77,6 +82,30 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     print(table(replayed))
     return OK
+
+
+def _loaded(paths: Sequence[Path]) -> Sequence[Conversation]:
+    """The conversations of all files; a file without one among others is named and left out."""
+    from proxy.replaying.recorded import Empty, load
+
+    found: list[Conversation] = []
+    empty: list[Empty] = []
+    for path in paths:
+        try:
+            found += load(path)
+        except Empty as error:
+            empty.append(error)
+    if not found:
+        raise empty[0]
+    for each in empty:
+        print(f"condenser: {each}", file=sys.stderr)
+    return found
+
+
+def _recorded_model(conversations: Sequence[Conversation]) -> str:
+    """The model with which most messages were recorded; "" if none is."""
+    used = Counter(each.model for each in conversations for _ in each.messages if each.model)
+    return used.most_common(1)[0][0] if used else ""
 
 
 class _Progress:
@@ -126,12 +155,12 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     if models is not None and models.stopped:
         warnings.append("stopped by --max-cost: the conversations after that are left out")
     return ReplayResults(
-        str(arguments.file),
+        " ".join(map(str, arguments.files)) if len(arguments.files) < 4 else f"{len(arguments.files):,} files",
         len(conversations),
         arguments.model,
         window,
         [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()],
-        "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens",
+        "usual ratios" if costs == RATIOS else f"the prices of {arguments.model}",
         played=rows,
         costs=costs,
         asked=roles,

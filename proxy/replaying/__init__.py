@@ -1,8 +1,9 @@
 """Plays recorded conversations through strategies, offline: for `condenser replay` and `demo`, `bench` and `eval`.
 
-recorded   reads conversations from a file (JSON, JSONL, gzip), and writes them in another protocol
-play       decides every request of a conversation with the real driver
-models     takes the place of the summarizer and the judges: scripts, or real ones
-measures   computes what a strategy sent, saved, kept and cost (pure)
-report     prints tables, and makes the JSON document and the HTML page of a replay (pure)
+recorded       reads conversations from a file (JSON, JSONL, gzip), and writes them in another protocol
+session_files  reads files of agents and exported sessions (pure)
+play           decides every request of a conversation with the real driver
+models         takes the place of the summarizer and the judges: scripts, or real ones
+measures       computes what a strategy sent, saved, kept and cost (pure)
+report         prints tables, and makes the JSON document and the HTML page of a replay (pure)
 """

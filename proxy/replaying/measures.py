@@ -38,6 +38,25 @@ class ReplayedRequest:
     votes: int = 0  # valid votes of judges
     yes_votes: int = 0
     action: Action = Action.PASSED
+    window_tokens: int = 0  # of the upstream, with room for a reply that was asked for; 0: as `usable_tokens`
+
+    @property
+    def fits(self) -> bool:
+        """Whether the upstream takes it as the client sent it."""
+        return self.sent_tokens <= (self.window_tokens or self.usable_tokens)
+
+    @property
+    def answered(self) -> bool:
+        return not self.refused and self.forwarded_tokens <= (self.window_tokens or self.usable_tokens)
+
+    @property
+    def rescued(self) -> bool:
+        return self.answered and not self.fits
+
+    @property
+    def saved_tokens(self) -> int:
+        """What was saved where it could have been spent; negative if memory added more than was left out."""
+        return self.sent_tokens - self.forwarded_tokens if self.answered and self.fits else 0
 
     @property
     def condensed(self) -> bool:
@@ -71,14 +90,48 @@ class ReplayedConversation(NamedTuple):
 
     def costs(self, prices: Prices) -> list[float]:
         """What each request costs, our own calls for it included."""
-        return [
-            prices.of_call(prompt=one.own_tokens - one.own_replies, cached=one.own_cached, reply=one.own_replies)
-            # What a cache has begins with tools and framing.
-            + prices.of_prompt(
-                one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0
-            )
-            for one in self.requests
-        ]
+        return [_own_cost(one, prices) + _prompt_cost(one, prices) for one in self.requests]
+
+    def reread(self) -> list[int]:
+        """For each request the tokens read anew because its prompt no longer begins with the one before."""
+        before, found = 0, []
+        for one in self.requests:
+            found.append(max(min(before, one.message_tokens or 0) - one.shared_tokens, 0))
+            before = before if one.message_tokens is None else one.message_tokens
+        return found
+
+
+def _own_cost(one: ReplayedRequest, prices: Prices) -> float:
+    return prices.of_call(prompt=one.own_tokens - one.own_replies, cached=one.own_cached, reply=one.own_replies)
+
+
+def _prompt_cost(one: ReplayedRequest, prices: Prices) -> float:
+    # What a cache has begins with tools and framing.
+    return prices.of_prompt(one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0)
+
+
+class Balance(NamedTuple):
+    """What was saved and paid in a conversation, in money; saved only where the client's own list would have fitted."""
+
+    saved: float = 0.0  # less for prompts, before lost cache hits
+    paid: float = 0.0  # own calls and lost cache hits, of all requests
+    net: float = 0.0  # saved, less what was paid on the same requests
+    direct: float = 0.0  # what the client's own lists would have cost, where they fit
+
+    @classmethod
+    def of(cls, played: ReplayedConversation, direct: ReplayedConversation, prices: Prices) -> Balance:
+        """`direct` is the same conversation as the client sent it."""
+        saved = paid = net = whole = 0.0
+        rereads = zip(played.reread(), direct.reread(), strict=True)
+        for ours, theirs, (anew, anyway) in zip(played.requests, direct.requests, rereads, strict=True):
+            lost = max(anew - anyway, 0)
+            spent = _own_cost(ours, prices) + prices.of_prompt(lost, 0) - prices.of_prompt(lost, lost)
+            paid += spent
+            if ours.fits and ours.answered:
+                whole += (client := _prompt_cost(theirs, prices))
+                gain = client - _prompt_cost(ours, prices) - _own_cost(ours, prices)
+                net, saved = net + gain, saved + gain + spent
+        return cls(saved, paid, net, whole)
 
 
 def cheaper_from(costs: Sequence[float], direct: Sequence[float]) -> int | None:
@@ -105,6 +158,15 @@ class Summary:
     condensations: int
     overflows: int
     refused: int
+    unanswered: int  # refused by us, or too long for the upstream
+    rescued: int  # answered, though the client's own list did not fit
+    fitting: int  # the client's own list fits
+    saved_tokens: int  # on requests that fit
+    reread: int  # tokens read anew because the start of a prompt had changed, as far as the client did not change it
+    saved_cost: float
+    paid_cost: float
+    net_cost: float  # saved, less what was paid on the same requests
+    net_share: Share | None  # of what the client's own lists would have cost where they fit
     degraded: int
     saved_share: float | None
     read_anew: int
@@ -152,8 +214,11 @@ def summarize(
     def total(name: str) -> int:
         return sum(getattr(request, name) for request in requests)
 
+    pairs = list(zip(conversations, direct, strict=True)) if direct else []
+    balances = [Balance.of(played, sent, prices) for played, sent in pairs]
+    rereads = [zip(played.reread(), sent.reread(), strict=True) for played, sent in pairs]
+
     def of_direct(prices: Prices) -> Share | None:
-        pairs = zip(conversations, direct, strict=True) if direct else ()
         return _share((played.cost(prices), sent.cost(prices)) for played, sent in pairs)
 
     return Summary(
@@ -161,12 +226,21 @@ def summarize(
         requests=len(requests),
         forwarded=total("forwarded_tokens"),
         largest=max((request.forwarded_tokens for request in requests), default=0),
-        original=sum(part["saved"][1] for part in parts),
+        original=sum(one.sent_tokens for one in requests if not one.refused),
         own=total("own_tokens"),
         own_calls=total("own_calls"),
         condensations=total("condensed"),
         overflows=total("overflows"),
         refused=total("refused"),
+        unanswered=sum(not request.answered for request in requests),
+        rescued=total("rescued"),
+        fitting=total("fits"),
+        saved_tokens=total("saved_tokens"),
+        reread=sum(max(anew - anyway, 0) for each in rereads for anew, anyway in each),
+        saved_cost=sum(balance.saved for balance in balances),
+        paid_cost=sum(balance.paid for balance in balances),
+        net_cost=sum(balance.net for balance in balances),
+        net_share=_share((balance.net, balance.direct) for balance in balances),
         degraded=sum(request.action is Action.DEGRADED for request in requests),
         read_anew=sum(request.message_tokens - request.shared_tokens for request in requests if request.message_tokens),
         questions=sum(part["evidence"][1] for part in parts if "evidence" in part),
@@ -185,11 +259,10 @@ def _parts(played: ReplayedConversation) -> dict[str, tuple[int, int]]:
     """What a conversation adds to each share: the part, and the whole."""
     requests = played.requests
     answered = [one for one in requests if not one.refused]
-    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
-    original = sum(one.sent_tokens for one in answered)
+    fitting = [one for one in requests if one.fits and one.answered]
     return {
-        # Negative if our own calls cost more than was saved.
-        "saved": (original - sum(one.forwarded_tokens + one.own_tokens for one in requests), original),
+        # Nobody could have spent more than fits. Own calls are what was paid.
+        "saved": (sum(one.saved_tokens for one in fitting), sum(one.sent_tokens for one in fitting)),
         "cached": (sum(one.shared_tokens for one in answered), sum(one.message_tokens or 0 for one in answered)),
         "yes": (sum(one.yes_votes for one in requests), sum(one.votes for one in requests)),
         **played.kept,

@@ -169,13 +169,16 @@ class Playing:
         """The figures of a request and the forwarded messages, none if it was refused."""
         services, made = self._player.services, self._player.proxy
         original = self._overhead + size(self._counted(request.body))
-        usable = self._player.budget(request.body.envelope.reply_limit).usable
+        budget, reply = self._player.budget(request.body.envelope.reply_limit), request.body.envelope.reply_limit or 0
         made.read = [message.raw for message in self.view]
         before, started = made.tally.copy(), perf_counter()
         try:
             exchange = await services.exchanges.open(request)
         except ContextLengthExceeded:
-            return ReplayedRequest(original, None, 0, self._overhead, usable, (perf_counter() - started) * 1000), ()
+            spent = (perf_counter() - started) * 1000
+            room = budget.window - reply
+            refused = ReplayedRequest(original, None, 0, self._overhead, budget.usable, spent, window_tokens=room)
+            return refused, ()
         spent = (perf_counter() - started) * 1000
         sent = self._counted(wire.read(exchange.decision.body, request.body.endpoint))
         made.read = [message.raw for message in sent]
@@ -187,7 +190,8 @@ class Playing:
             message_tokens=size(sent),
             shared_tokens=common_prefix(self.view, sent),
             overhead_tokens=self._overhead,
-            usable_tokens=usable,
+            usable_tokens=budget.usable,
+            window_tokens=budget.window - reply,
             milliseconds=spent,
             action=exchange.decision.action,
             **made.tally - before,

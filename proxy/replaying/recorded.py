@@ -3,6 +3,7 @@
 A conversation is an object with `messages` (and `tools`, and `qa` with evidence), or a bare list of messages. A file
 holds one conversation, a list of them, or one per line. The body of a request is a conversation too, in any protocol:
 one with `input` is of the Responses API, one with `system`, or with blocks that only that has, of the Messages API.
+Files in which agents keep their sessions, and exported sessions, are read by `session_files`.
 
 `in_protocol` writes a conversation of the chat protocol in another one, so that one recording shows all of them. System
 messages at its beginning become the member that the protocol has for them. Results that follow one another are one
@@ -25,12 +26,17 @@ from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
+from proxy.replaying.session_files import bodies_in
 from proxy.values import json_or_none, word_at
 from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text
 from strategies.dialects.responses import RESPONSES
 
 _GZIP = b"\x1f\x8b"
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
+READ = (
+    "read are a list of messages, the body of a request (with 'messages' or 'input'), a file that `condenser sessions"
+    " export` wrote, a session file of Claude Code, and a rollout file of Codex"
+)
 _SYSTEM = {"messages": "system", "responses": "instructions"}
 
 Message = Mapping[str, Any]
@@ -38,6 +44,10 @@ Message = Mapping[str, Any]
 
 class Unreadable(Exception):
     """A file cannot be read as conversations; the message says where the problem is."""
+
+
+class Empty(Unreadable):
+    """A file of a known form holds no conversation."""
 
 
 class Question(NamedTuple):
@@ -64,13 +74,17 @@ class Conversation:
     endpoint: Endpoint = CHAT_ENDPOINT
     members: Mapping[str, Any] = field(default_factory=dict)
     """Members of a request besides messages and tools that cost prompt tokens."""
+    model: str = ""  # that the client named, where that is recorded
 
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
     """The first `limit` conversations of a file; raises `Unreadable`."""
     documents = list(_documents(_text(path), path))
+    bodies = bodies_in([document for _, document in documents])
+    if bodies is not None:
+        documents = [(str(path), body) for body in bodies]
     if not documents:
-        raise Unreadable(f"{path}: holds no conversation")
+        raise Empty(f"{path}: holds no conversation")
     return [_conversation(place, document) for place, document in documents[:limit]]
 
 
@@ -112,7 +126,7 @@ def _conversation(place: str, document: Any) -> Conversation:
     endpoint = _endpoint_of(found) if isinstance(found, Mapping) else CHAT_ENDPOINT
     name = endpoint.list_member
     if not isinstance(found, Mapping) or not isinstance(found.get(name), list):
-        raise Unreadable(f"{place}: is neither a list of messages nor an object with 'messages'")
+        raise Unreadable(f"{place}: is no conversation: {READ}")
     messages = found[name]
     for i, message in enumerate(messages):
         try:
@@ -127,6 +141,7 @@ def _conversation(place: str, document: Any) -> Conversation:
         language=str(found.get("lang") or ""),
         endpoint=endpoint,
         members={key: found[key] for key in endpoint.counted_members if key in found and key != "tools"},
+        model=word_at(found, "model"),
     )
 
 

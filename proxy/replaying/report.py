@@ -6,11 +6,12 @@ network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, takewhile
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS, Window
@@ -18,15 +19,8 @@ from proxy.plots import Bar, Line, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from strategies.core.economics import Prices
 
-NOTE = (
-    "saved: against the tokens that the client sent, our own calls paid for. cached: message tokens that the request\n"
-    "before began with. evidence: questions whose evidence stands word for word in the last view. names: names and\n"
-    "numbers of the user that are in the last view. rules: rules and open tasks of the user that are in it word for\n"
-    "word. votes: of judges; YES: their share. cost: of all prompts and our own calls, at {prices};\n"
-    "of direct: to what the client's own lists would cost, with the interval of 95 % over conversations;\n"
-    "dear writes: the same where a cached token costs a tenth of a fresh one, and writing it a quarter more."
-)
-
+WIDTH = 120  # of what is printed
+CURRENCY = "USD"  # of the bundled prices
 _SCRIPTED = "Summaries are copied out of the history without a model, so they show sizes, not how well a model writes."
 
 
@@ -38,17 +32,24 @@ class ReplayResults(NamedTuple):
     model: str
     window: Window
     summaries: Sequence[Summary]
-    prices: str = "usual ratios"  # what the cost was counted at, in words
+    prices: str = "usual ratios"  # what money was counted at, in words
     played: Mapping[str, Sequence[ReplayedConversation]] = {}
     """The conversations under each strategy, the client's own lists first."""
-    costs: Prices = RATIOS  # what the cost was counted at
+    costs: Prices = RATIOS  # the same for a million tokens
     asked: Mapping[str, str] = {}  # the roles that real models had, and their addresses
     warnings: Sequence[str] = ()  # what went wrong with them
+    currency: str = CURRENCY
 
-    def notes(self) -> str:
+    @property
+    def has_prices(self) -> bool:
+        return self.costs != RATIOS
+
+    def notes(self, columns: Collection[str]) -> list[str]:
         """What the columns mean, and who summarized and voted."""
+        unit = f"{self.currency} at {self.prices}" if self.has_prices else _NO_PRICES
+        meant = [f"{name}: {each.meaning.format(unit=unit)}." for name, each in _COLUMNS.items() if name in columns]
         real = [f"The {role} was the model at {address}." for role, address in self.asked.items()]
-        return "\n".join([NOTE.format(prices=self.prices), *real, *([] if "summarizer" in self.asked else [_SCRIPTED])])
+        return [*meant, *real, *([] if "summarizer" in self.asked else [_SCRIPTED])]
 
     def all_warnings(self) -> list[str]:
         degraded = [
@@ -58,14 +59,18 @@ class ReplayResults(NamedTuple):
         ]
         return [*degraded, *(f"{warning}." for warning in self.warnings)]
 
-    def each(self) -> Iterator[tuple[ReplayedConversation, Summary, int | None]]:
-        """Each conversation under each strategy, its figures, and from which request on it was cheaper than direct."""
+    def each(self) -> Iterator[tuple[ReplayedConversation, Summary, int | None, int | None]]:
+        """Each conversation under each strategy and its figures.
+
+        Then the request from which on it was cheaper than direct, and the one at which direct is refused.
+        """
         directs = next(iter(self.played.values()), ())
         for place, direct in enumerate(directs):
             for name, conversations in self.played.items():
                 one = conversations[place]
                 since = cheaper_from(one.costs(self.costs), direct.costs(self.costs))
-                yield one, summarize(name, [one], self.costs, [direct]), since
+                stops = next((i for i, each in enumerate(direct.requests, 1) if not each.answered), None)
+                yield one, summarize(name, [one], self.costs, [direct]), since, stops
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
@@ -90,15 +95,61 @@ def markdown(head: str, rows: Sequence[Sequence[str]], *, texts: Sequence[int] =
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, marks, *rows))
 
 
+def verdict(replayed: ReplayResults) -> str:
+    """One sentence about the best of the strategies: the fewest refusals, then the lowest cost."""
+    direct, *ours = replayed.summaries
+    if not ours:
+        return f"Without condensing, {direct.unanswered:,} of {direct.requests:,} requests are refused as too long."
+    best = min(ours, key=lambda of: (of.unanswered, -(of.net_share.share if of.net_share else 0.0), of.paid_cost))
+    name = f"{best.strategy}, the best of {len(ours)} strategies" if len(ours) > 1 else best.strategy
+    said = f"With {name}, {best.rescued:,} of {best.requests:,} requests fit only because they were condensed"
+    if best.fitting == best.requests:
+        return f"All {best.requests:,} requests fit as they are; with {name}, {_net(replayed, best)}."
+    fitting = f"on those that would have fitted anyway {_net(replayed, best)}" if best.fitting else "none fits as it is"
+    return f"{said}, {best.unanswered:,} are refused; {fitting}."
+
+
+def _net(replayed: ReplayResults, best: Summary) -> str:
+    """As `12 % of the cost is saved (USD 3.10)`."""
+    share = best.net_share.share if best.net_share else 0.0
+    net = f" ({_money(abs(best.net_cost), replayed.currency)})" if replayed.has_prices else ""
+    told = f"{abs(share):.0%}".replace("%", " %") if abs(share) >= 0.005 else "less than 1 %"
+    return f"{told} of the cost is {'saved' if share >= 0 else 'added'}{net}" if share else "the cost stays the same"
+
+
+def _money(amount: float, currency: str) -> str:
+    return f"{currency} {amount:,.2f}" if amount >= 1 else f"{currency} {amount:,.4f}"
+
+
 def table(replayed: ReplayResults) -> str:
-    """An aligned text table, with a title above it and an explanation of the columns below it."""
-    lines = grid(HEAD, list(map(row, replayed.summaries)))
-    warnings = [f"{warning}\n" for warning in replayed.all_warnings()]
-    return "\n".join([title(replayed), "", *lines, "", *warnings, replayed.notes()])
+    """The verdict, aligned text tables of what there is to show, and what their columns mean."""
+    shown = columns_to_show(replayed)
+    grids = []
+    for group in GROUPS:
+        names = [name for name in group if name in shown]
+        if len(names) > 1:
+            heads = [_head(name, replayed) for name in names]
+            grids += ["", *grid(heads, [[_COLUMNS[name].cell(each) for name in names] for each in replayed.summaries])]
+    notes = [*replayed.all_warnings(), *replayed.notes(shown)]
+    wrapped = [fill(note, WIDTH, subsequent_indent="  ") for note in notes]
+    lead = [fill(verdict(replayed), WIDTH), "", title(replayed)]
+    return "\n".join([*lead, *grids, "", *wrapped])
+
+
+def columns_to_show(replayed: ReplayResults) -> list[str]:
+    """The names of the columns in which some strategy has anything."""
+    rows = [dict(zip(HEAD, row(each), strict=True)) for each in replayed.summaries]
+    printed = {name for group in GROUPS for name in group}
+    return [name for name in HEAD if name in printed and any(of[name] not in _NOTHING for of in rows)]
+
+
+def _head(name: str, replayed: ReplayResults) -> str:
+    return f"{name} {replayed.currency}" if name in _IN_MONEY and replayed.has_prices else name
 
 
 def document(replayed: ReplayResults) -> dict[str, Any]:
     return {
+        "verdict": verdict(replayed),
         "file": replayed.file,
         "conversations": replayed.conversations,
         "model": replayed.model or None,
@@ -108,10 +159,11 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
         "judge": replayed.asked.get("judge", "scripted"),
         "warnings": replayed.all_warnings(),
         "prices": replayed.prices,
+        "currency": replayed.currency if replayed.has_prices else None,
         "strategies": list(map(asdict, replayed.summaries)),
         "each": [
             {"conversation": one.id, "cheaper_from": since, **asdict(summary)}
-            for one, summary, since in replayed.each()
+            for one, summary, since, _ in replayed.each()
         ],
     }
 
@@ -132,36 +184,74 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-_CELLS: Mapping[str, Callable[[Summary], str]] = {
-    "strategy": lambda of: of.strategy,
-    "requests": lambda of: f"{of.requests:,}",
-    "tokens sent": lambda of: f"{of.forwarded:,}",
-    "own tokens": lambda of: f"{of.own:,}",
-    "saved": lambda of: _percent(of.saved_share),
-    "condensed": lambda of: f"{of.condensations:,}",
-    "overflows": lambda of: f"{of.overflows:,}" + (f" ({of.refused:,} refused)" if of.refused else ""),
-    "cached": lambda of: _percent(of.cached_share),
-    "evidence": lambda of: _percent(of.evidence_share),
-    "names": lambda of: _percent(of.names_share),
-    "rules": lambda of: _percent(of.rules_share),
-    "votes": lambda of: f"{of.votes:,}",
-    "YES": lambda of: _percent(of.yes_share),
-    "cost": lambda of: f"{of.cost:,.3f}",
-    "of direct": lambda of: share_text(of.cost_share),
-    "dear writes": lambda of: share_text(of.dear_share),
-    "ms median": lambda of: f"{of.median_ms:.1f}",
-    "ms max": lambda of: f"{of.max_ms:.1f}",
+class _Column(NamedTuple):
+    cell: Callable[[Summary], str]
+    meaning: str
+
+
+_NO_PRICES = "millions of input tokens at usual price ratios (--model names a model with prices)"
+_IN_MONEY = ("saved", "paid", "cost")
+_NOTHING = ("-", "0")
+_COLUMNS: Mapping[str, _Column] = {
+    "strategy": _Column(lambda of: of.strategy, "off is what the client sent"),
+    "requests": _Column(lambda of: f"{of.requests:,}", "one for each recorded reply"),
+    "refused": _Column(lambda of: f"{of.unanswered:,}", "too long for the window"),
+    "rescued": _Column(lambda of: f"{of.rescued:,}", "did not fit as the client sent them, and were answered"),
+    "saved tokens": _Column(lambda of: f"{of.saved_tokens:,}", "not sent, on requests that would have fitted anyway"),
+    "saved": _Column(lambda of: _amount(of.saved_cost), "what those requests cost less for it, in {unit}"),
+    "paid": _Column(lambda of: _amount(of.paid_cost), "for own calls and lost cache hits, on all requests"),
+    "net": _Column(
+        lambda of: _net_share(of.net_share),
+        "saved less paid on requests that would have fitted anyway, as a share of their cost (95 % over conversations)",
+    ),
+    "tokens sent": _Column(lambda of: f"{of.forwarded:,}", "prompts"),
+    "own tokens": _Column(lambda of: f"{of.own:,}", "of the proxy's own calls to a model"),
+    "condensed": _Column(lambda of: f"{of.condensations:,}", "requests that applied a new condensation"),
+    "overflows": _Column(
+        lambda of: f"{of.overflows:,}" + (f" ({of.refused:,} refused)" if of.refused else ""),
+        "no room for the prompt and its reply",
+    ),
+    "cached": _Column(lambda of: _percent(of.cached_share), "message tokens with which the request before began"),
+    "evidence": _Column(lambda of: _percent(of.evidence_share), "questions whose evidence is in the last view"),
+    "names": _Column(lambda of: _percent(of.names_share), "the user's names and numbers that are in the last view"),
+    "rules": _Column(lambda of: _percent(of.rules_share), "the user's rules and open tasks in it, word for word"),
+    "votes": _Column(lambda of: f"{of.votes:,}", "of judges"),
+    "YES": _Column(lambda of: _percent(of.yes_share), "their share of YES"),
+    "cost": _Column(lambda of: f"{of.cost:,.3f}", "of all prompts and own calls, in {unit}"),
+    "of direct": _Column(lambda of: share_text(of.cost_share), "the cost to that of the client's own lists"),
+    "dear writes": _Column(
+        lambda of: share_text(of.dear_share),
+        "the same where a cached token costs a tenth of a fresh one, and writing it a quarter more",
+    ),
+    "ms median": _Column(lambda of: f"{of.median_ms:.1f}", "what the proxy took to decide"),
+    "ms max": _Column(lambda of: f"{of.max_ms:.1f}", "the longest"),
 }
-HEAD = tuple(_CELLS)
+HEAD = tuple(_COLUMNS)
+_LAST = ("votes", "YES", "ms median")
+GROUPS = (
+    ("strategy", "requests", "refused", "rescued", "saved tokens", "saved", "paid", "net"),
+    ("strategy", "tokens sent", "own tokens", "condensed", "cached", "evidence", "names", "rules", *_LAST),
+)
+"""The columns of the printed tables. Cost in all is in no table: where direct is refused, nobody would have paid it."""
+
+
+def _net_share(net: Share | None) -> str:
+    if net is None or not net.share:
+        return "-" if net is None else "0"
+    return f"{net.share:.1%} ({net.low:.1%} to {net.high:.1%})"
+
+
+def _amount(money: float) -> str:
+    return f"{money:,.4f}" if money else "0"
 
 
 def row(summary: Summary) -> list[str]:
-    return [cell(summary) for cell in _CELLS.values()]
+    return [column.cell(summary) for column in _COLUMNS.values()]
 
 
 MAX_PLOTTED = 6  # the longest conversations have plots of their own
 _SHARES = (  # headings, what they mean, and the key in `Summary.intervals`
-    ("Savings net of own calls", "Share of the client's tokens that was not sent, own calls paid for", "saved"),
+    ("Tokens saved", "Share of the client's tokens that was not sent, where its own list fits", "saved"),
     ("Cache hits", "Share of message tokens with which the request before began too", "cached"),
     ("Evidence kept", "Questions whose evidence is in the last view word for word", "evidence"),
     ("Rules kept", "The user's rules and open tasks that are in the last view word for word", "rules"),
@@ -169,10 +259,10 @@ _SHARES = (  # headings, what they mean, and the key in `Summary.intervals`
     ("YES votes", "Share of the valid votes that said YES", "yes"),
 )
 _FIGURES = (  # the same for figures, which are fields of `Summary`
+    ("Rescued", "Requests that did not fit as the client sent them, and were answered", "rescued"),
     ("Condensations", "How many requests applied a new condensation", "condensations"),
     ("Votes", "Valid votes of judges", "votes"),
     ("Time a request", "Median of the milliseconds that a decision took", "median_ms"),
-    ("Time at most", "Milliseconds of the longest decision", "max_ms"),
 )
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -183,6 +273,7 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 <main>
 <h1>Condenser replay</h1>
+<p class="verdict"><strong>{verdict}</strong></p>
 <p>{title}</p>
 {parts}
 </main>
@@ -193,35 +284,44 @@ _PAGE = """<!doctype html>
 def page(replayed: ReplayResults) -> str:
     parts = [*_overview(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
     style = files("proxy").joinpath("dashboard/static/style.css").read_text("utf-8")
-    return _PAGE.format(style=style, title=escape(title(replayed)), parts="\n".join(parts))
+    return _PAGE.format(
+        style=style, verdict=escape(verdict(replayed)), title=escape(title(replayed)), parts="\n".join(parts)
+    )
 
 
 def _overview(replayed: ReplayResults) -> Iterator[str]:
-    yield "<h2>All strategies</h2>" + html_table("Sums over all conversations", HEAD, map(row, replayed.summaries))
+    shown = columns_to_show(replayed)
+    yield "<h2>All strategies</h2>" + _figures("Sums over all conversations", shown, replayed)
     yield from (f"<p><strong>{escape(warning)}</strong></p>" for warning in replayed.all_warnings())
-    caption = f"{replayed.notes()} Intervals are those of 95 % over conversations."
-    yield f'<p class="note">{escape(caption)}</p>'
+    notes = [*replayed.notes(shown), "Intervals are those of 95 % over conversations."]
+    yield "\n".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+
+
+def _figures(caption: str, shown: Sequence[str], replayed: ReplayResults) -> str:
+    rows = [[_COLUMNS[name].cell(each) for name in shown] for each in replayed.summaries]
+    return html_table(caption, [_head(name, replayed) for name in shown], rows)
 
 
 def _compared(replayed: ReplayResults) -> Iterator[str]:
     for heading, told, share in _SHARES:
-        yield _shares(heading, told, [(summary.strategy, summary.intervals[share]) for summary in replayed.summaries])
-    money = [(summary.strategy, summary.cost_share) for summary in replayed.summaries]
-    yield _shares("Money", f"Cost as a share of direct, at {replayed.prices}; the line is direct", money, 1.0)
+        yield from _shares(heading, told, [(each.strategy, each.intervals[share]) for each in replayed.summaries])
+    money = [(summary.strategy, summary.net_share) for summary in replayed.summaries]
+    told = f"Saved less paid, as a share of the cost of requests that would have fitted anyway, at {replayed.prices}"
+    yield from _shares("Money", told, money)
     for heading, told, name in _FIGURES:
         values = [(summary.strategy, float(getattr(summary, name))) for summary in replayed.summaries]
-        bars = [Bar(strategy, value, value, value, f"{value:,.4g}") for strategy, value in values]
-        yield f"<h2>{heading}</h2>" + bar_plot(heading, told, bars)
+        if any(value for _, value in values):
+            bars = [Bar(strategy, value, value, value, f"{value:,.4g}") for strategy, value in values]
+            yield f"<h2>{heading}</h2>" + bar_plot(heading, told, bars)
 
 
-def _shares(
-    heading: str, caption: str, shares: Sequence[tuple[str, Share | None]], line_at: float | None = None
-) -> str:
+def _shares(heading: str, caption: str, shares: Sequence[tuple[str, Share | None]]) -> Iterator[str]:
+    """A plot of what was measured; nothing if that is nothing, or 0 everywhere."""
     bars = [
         Bar(name, *share, f"{share.share:.1%} ({share.low:.1%} to {share.high:.1%})") for name, share in shares if share
     ]
-    shown = bar_plot(heading, caption, bars, line_at) if bars else '<p class="note">Nothing to measure.</p>'
-    return f"<h2>{heading}</h2>{shown}"
+    if any(bar.value for bar in bars):
+        yield f"<h2>{heading}</h2>" + bar_plot(heading, caption, bars)
 
 
 def _plotted(replayed: ReplayResults) -> Iterator[str]:
@@ -238,13 +338,21 @@ def _plotted(replayed: ReplayResults) -> Iterator[str]:
         usable = max((one.usable_tokens for one in directs[place].requests), default=0)
         limits = {"window": float(replayed.window.tokens or 0), "usable": float(usable)}
         tokens = [_tokens(name, way) for name, way in ways.items()]
-        money = [Line(name, list(accumulate(way.costs(replayed.costs)))) for name, way in ways.items()]
+        money = [Line(name, _spent(way, replayed.costs)) for name, way in ways.items()]
+        unit = replayed.currency if replayed.has_prices else "millions of input tokens at usual ratios"
         yield (
             f"<details{'' if number else ' open'}><summary>{escape(called)}</summary>"
             + line_plot(f"Tokens sent: {called}", tokens, limits, "a new condensation", unit="tokens")
-            + line_plot(f"Money spent so far: {called}", money, {}, "", unit=replayed.prices)
+            + line_plot(f"Money spent so far: {called}", money, {}, "", unit=unit)
             + "</details>"
         )
+
+
+def _spent(way: ReplayedConversation, prices: Prices) -> list[float | None]:
+    """What was spent so far, up to the first request that is refused: an agent stops there."""
+    answered = takewhile(lambda pair: pair[0].answered, zip(way.requests, way.costs(prices), strict=True))
+    spent: list[float | None] = list(accumulate(cost for _, cost in answered))
+    return spent + [None] * (len(way.requests) - len(spent))
 
 
 def _tokens(name: str, way: ReplayedConversation) -> Line:
@@ -254,7 +362,11 @@ def _tokens(name: str, way: ReplayedConversation) -> Line:
 
 def _each(replayed: ReplayResults) -> Iterator[str]:
     yield "<h2>Each conversation</h2>"
-    rows = [
-        (one.id, *row(summary), f"request {since:,}" if since else "never") for one, summary, since in replayed.each()
-    ]
-    yield html_table("Figures of each conversation", ["conversation", *HEAD, "cheaper than direct from"], rows)
+    shown = columns_to_show(replayed)
+    rows = []
+    for one, summary, since, stops in replayed.each():
+        cheaper = f"request {since:,}" if since else "never"
+        cells = [_COLUMNS[name].cell(summary) for name in shown]
+        rows.append((one.id, *cells, f"direct is refused at {stops:,}" if stops else cheaper))
+    heads = [_head(name, replayed) for name in shown]
+    yield html_table("Figures of each conversation", ["conversation", *heads, "cheaper than direct from"], rows)

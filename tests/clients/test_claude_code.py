@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.replaying.play import request_ends
+from proxy.replaying.recorded import load
 from tests.clients import agents
 from tests.http.test_messages import SUMMARY
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
@@ -84,6 +87,21 @@ def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(tmp_path:
         asked = proxy.journal.to(MESSAGES)
         assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
         assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
+    assert_the_session_file_holds_what_was_sent(tmp_path, asked[-1].json())
+
+
+def assert_the_session_file_holds_what_was_sent(folder: Path, last: Mapping[str, Any]) -> None:
+    """`replay` reads the file that Claude Code keeps as the requests that it made."""
+    (file,) = (folder / "home" / ".claude" / "projects").rglob("*.jsonl")
+    (kept,) = load(file)
+    assert len(list(request_ends(kept))) == ROUNDS + 1
+    assert kept.model == "claude-opus-4-8"
+    assert {"Bash"} <= {tool["name"] for tool in kept.tools} <= {tool["name"] for tool in last["tools"]}
+    read, sent = (
+        [MESSAGES_ENDPOINT.dialect.read(message) for message in some if message["role"] != "system"]
+        for some in (kept.messages[:-1], last["messages"])
+    )
+    assert read == sent
 
 
 def test_under_wrap_claude_code_needs_no_setting(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from proxy.replaying.play import request_ends
+from proxy.replaying.recorded import load
 from tests.clients import agents
 from tests.http.test_responses import SUMMARY
 from tests.support.proxy import Proxy, running_proxy
@@ -108,6 +110,19 @@ def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
         assert {exchange.response_header("x-condenser-session-source") for exchange in asked} == {"thread-id"}
         views = [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
         assert all("ALPHA-77" in json.dumps(view["input"]) for view in views)
+    assert_the_rollout_holds_what_was_sent(tmp_path, asked[-1].json())
+
+
+def assert_the_rollout_holds_what_was_sent(folder: Path, last: Mapping[str, Any]) -> None:
+    """`replay` reads the file that Codex keeps as the requests that it made."""
+    (file,) = (folder / "home" / "sessions").rglob("rollout-*.jsonl")
+    (kept,) = load(file)
+    ends = list(request_ends(kept))
+    assert len(ends) == ROUNDS + 1
+    assert kept.model == "gpt-5.2-codex"
+    assert kept.members["instructions"].startswith("You are a coding agent running in the Codex CLI")
+    read, sent = ([kept.endpoint.dialect.read(item) for item in some] for some in (kept.messages, last["input"]))
+    assert read[: ends[-1]] == sent[1:]  # it sends the instructions as an item of their own
 
 
 def test_under_wrap_codex_needs_no_setting_and_goes_past_nobody(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def test_the_table_names_model_and_window_and_begins_with_off(
     assert main(["replay", str(recorded), "--limit", "1", "--strategy", "recent,off"]) == 0
     out = capsys.readouterr().out
     assert "1 conversation, no model named, window 8,192 (default, none is known)" in out
-    assert [row.split()[0] for row in out.splitlines()[4:6]] == ["off", "recent"]
+    assert out.startswith("All 20 requests fit as they are; with recent, ")
+    assert [row.split()[0] for row in out.splitlines()[6:8]] == ["off", "recent"]
     assert main(["replay", str(recorded), "--limit", "1", "--model", "gpt-4o", "--strategy", "recent"]) == 0
     assert "gpt-4o, window 128,000 (bundled table)" in capsys.readouterr().out
 
@@ -40,6 +41,25 @@ def test_json_has_the_figures_of_every_strategy(recorded: Path, capsys: pytest.C
     assert recent["intervals"]["saved"][1] <= recent["saved_share"] <= recent["intervals"]["saved"][2]
     assert [each["strategy"] for each in document["each"]] == ["off", "recent"] * 2
     assert printed.err == ""
+
+
+def test_several_files_are_one_replay_with_the_model_that_they_name(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = [("user", "text", "Hi."), ("assistant", "text", "Hello.")]
+    lines = [
+        {"type": role, "message": {"role": role, "model": "claude-opus-4-8", "content": [{"type": kind, kind: text}]}}
+        for role, kind, text in said * 100
+    ]
+    (tmp_path / "claude.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "empty.jsonl").write_text(json.dumps({"type": "summary", "leafUuid": "x"}))
+    files = [str(recorded), str(tmp_path / "claude.jsonl"), str(tmp_path / "empty.jsonl")]
+    assert main(["replay", *files, "--strategy", "off", "--json"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert (document["conversations"], document["model"], document["currency"]) == (3, "claude-opus-4-8", "USD")
+    assert printed.err == f"condenser: {files[2]}: holds no conversation\n"
+    assert main(["replay", files[2]]) == 2
 
 
 def test_a_file_that_cannot_be_read_exits_2_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

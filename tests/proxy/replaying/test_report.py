@@ -7,19 +7,21 @@ from html.parser import HTMLParser
 
 import pytest
 
-from proxy.condensing.policy import Window
+from proxy.condensing.policy import RATIOS, Window
 from proxy.plots import Bar, Line, bar_plot, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
+    Share,
     cheaper_from,
     common_prefix,
     summarize,
 )
 from proxy.replaying.recorded import Question
-from proxy.replaying.report import ReplayResults, document, grid, markdown, page, table
+from proxy.replaying.report import ReplayResults, document, grid, markdown, page, table, verdict
+from strategies.core.economics import Prices
 
 SUMMARY = summarize(
     "mask+half-window", [ReplayedConversation([ReplayedRequest(2_000, 1_500, 0, 0, 4_000, 1.25, own_tokens=100)])]
@@ -30,20 +32,93 @@ REPLAYED = ReplayResults(
 
 
 def test_figures_are_told_in_a_table_and_as_json() -> None:
-    head, _, *rows = table(REPLAYED).splitlines()[2:6]
-    assert head.split()[:3] == ["strategy", "requests", "tokens"]
-    figures = "mask+half-window 1 1,500 100 20.0% 0 0 0.0% - - - 0 - 0.002 - - 1.2 1.2"
-    assert rows[1].split() == figures.split()
-    assert len({len(line) for line in (head, *rows)}) == 1
+    first, second = (block.splitlines() for block in table(REPLAYED).split("\n\n")[2:4])
+    assert first[0].split() == ["strategy", "requests", "saved", "tokens"]
+    assert first[3].split() == ["mask+half-window", "1", "500"]
+    assert second[0].split() == ["strategy", "tokens", "sent", "own", "tokens", "cached", "ms", "median"]
+    assert second[3].split() == ["mask+half-window", "1,500", "100", "0.0%", "1.2"]
     degraded = replace(SUMMARY, degraded=2)
-    assert "mask+half-window: 2 requests were degraded" in table(REPLAYED._replace(summaries=[degraded]))
+    assert "mask+half-window: 2 requests were degraded" in table(REPLAYED._replace(summaries=[SUMMARY, degraded]))
     assert "degraded" not in table(REPLAYED)
-    refused = replace(SUMMARY, overflows=3, refused=1)
-    assert "3 (1 refused)" in table(REPLAYED._replace(summaries=[refused]))
     read = json.loads(json.dumps(document(REPLAYED)))
     assert (read["window"], read["window_source"], read["summarizer"]) == (8_192, "--window", "scripted")
     assert [each["strategy"] for each in read["strategies"]] == ["off", "mask+half-window"]
     assert read["strategies"][1]["forwarded"] == 1_500
+
+
+def test_columns_and_their_meaning_are_shown_where_there_is_something_to_show() -> None:
+    text = table(REPLAYED)
+    assert "evidence" not in text
+    assert "votes" not in text
+    kept = replace(SUMMARY, evidence_share=0.5, names_share=1.0, rules_share=1.0, yes_share=0.7, votes=999)
+    counted = replace(kept, forwarded=99_999_999, own=9_999_999, saved_tokens=99_999_999, condensations=9_999)
+    money = replace(counted, saved_cost=9_999.0, paid_cost=999.0, net_share=Share(-1.111, -2.222, -0.111))
+    full = replace(money, rescued=99_999, unanswered=99_999)
+    text = table(REPLAYED._replace(summaries=[SUMMARY, full], costs=Prices(3.0, 0.3, 3.75), prices="the prices of m"))
+    assert max(map(len, text.splitlines())) <= 120
+    assert "evidence: questions" in text
+    assert "saved USD  paid USD" in text
+
+
+def request(sent: int, forwarded: int | None, shared: int = 0, own: int = 0) -> ReplayedRequest:
+    return ReplayedRequest(sent, forwarded, shared, 0, 900, 1.0, own_tokens=own, window_tokens=1_000)
+
+
+def balanced(*ours: ReplayedRequest, costs: Prices = RATIOS, names: tuple[str, ...] = ("mask",)) -> ReplayResults:
+    before = [0, *(one.sent_tokens for one in ours)]
+    direct = [request(one.sent_tokens, one.sent_tokens, shared) for one, shared in zip(ours, before, strict=False)]
+    played = {"off": [ReplayedConversation(direct)], **{name: [ReplayedConversation(ours)] for name in names}}
+    summaries = [summarize(name, each, costs, played["off"]) for name, each in played.items()]
+    return ReplayResults("f", 1, "", Window(1_000, "--window"), summaries, played=played, costs=costs)
+
+
+PRICES = Prices(input=2.0, cached_input=1.0, cache_write=2.0, output=2.0)
+
+
+def test_rescued_saved_and_paid_are_apart() -> None:
+    """Nobody could have spent what does not fit, so it is no saving."""
+    replayed = balanced(request(400, 400), request(800, 300, own=50), request(2_000, 500, 300), request(3_000, None))
+    ours = replayed.summaries[1]
+    assert (ours.fitting, ours.rescued, ours.unanswered, ours.saved_tokens) == (2, 1, 1, 500)
+    assert (ours.saved_share, ours.reread, ours.own) == (500 / 1_200, 300, 50)
+
+
+def test_money_saved_is_of_requests_that_fit_and_names_its_currency() -> None:
+    replayed = balanced(request(400, 400), request(800, 300, own=50), request(2_000, 500, 300), costs=PRICES)
+    ours = replayed.summaries[1]
+    # Direct reads 400 tokens from the cache and 400 anew, 1,200 in all. Ours reads 300 anew, which the cache had.
+    assert ours.paid_cost == pytest.approx((50 * 2 + 300) / 1e6)
+    assert ours.saved_cost == pytest.approx((1_200 - 600 + 300) / 1e6)
+    assert ours.net_cost == pytest.approx((1_200 - 600 - 100) / 1e6)
+    assert ours.net_share is not None
+    assert ours.net_share.share == pytest.approx(500 / 2_000)
+    assert verdict(replayed) == (
+        "With mask, 1 of 3 requests fit only because they were condensed, 0 are refused; on those that would have"
+        " fitted anyway 25 % of the cost is saved (USD 0.0005)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ([request(400, 400)], "All 1 requests fit as they are; with mask, the cost stays the same."),
+        ([request(400, 400, own=40)], "with mask, 10 % of the cost is added."),
+        ([request(2_000, 500)], "With mask, 1 of 1 requests fit only because they were condensed, 0 are refused; none"),
+        ([request(2_000, 1_500)], "With mask, 0 of 1 requests fit only because they were condensed, 1 are refused"),
+    ],
+)
+def test_the_verdict_says_what_there_is_to_say(ours: list[ReplayedRequest], said: str) -> None:
+    assert said in verdict(balanced(*ours))
+
+
+def test_the_verdict_is_of_the_best_strategy() -> None:
+    replayed = balanced(request(2_000, 500), names=("mask", "recent"))
+    direct, mask, recent = replayed.summaries
+    better = replayed._replace(summaries=[direct, replace(mask, unanswered=1), recent])
+    assert verdict(better).startswith("With recent, the best of 2 strategies, 1 of 1 requests")
+    assert verdict(replayed._replace(summaries=[direct])) == (
+        "Without condensing, 1 of 1 requests are refused as too long."
+    )
 
 
 def test_texts_are_aligned_to_the_left_and_figures_to_the_right() -> None:
@@ -114,17 +189,27 @@ def test_the_page_needs_nothing_and_runs_nothing_whatever_conversations_are_call
     assert not read.attributes & {"src", "href", "style", "onclick", "onload"}
     assert "default-src 'none'" in text
     assert "&lt;script src=" in text
-    assert tags(page(replayed()._replace(played={}, summaries=[]))).open == []
+    assert tags(page(replayed()._replace(played={}))).open == []
 
 
-def test_every_plot_has_a_table_and_says_what_was_not_measured() -> None:
+def test_every_plot_has_a_table_and_shows_something() -> None:
     text = page(replayed())
     figures = re.findall("<figure>.*?</figure>", text, re.DOTALL)
-    assert len(figures) > 8
+    assert len(figures) > 5
     assert all("<table" in each and "<svg" in each for each in figures)
     assert '<tr><th scope="row">2</th><td>2,000</td><td>900 ○</td></tr>' in text
-    for part in ("<h2>Evidence kept</h2><p", "<td>request 2</td>", "<td>never</td>"):
+    assert "<h2>Evidence kept</h2>" not in text
+    assert "<h2>Rescued</h2>" not in text
+    assert f'<p class="verdict"><strong>{verdict(replayed())}</strong></p>' in text
+    for part in ("<h2>Rules kept</h2><figure", "<td>request 2</td>", "<td>never</td>"):
         assert part in text
+
+
+def test_money_of_a_conversation_ends_where_direct_is_refused() -> None:
+    text = page(balanced(request(400, 400), request(2_000, 500, 300), costs=PRICES))
+    spent = text.split("Table: Money spent so far")[1]
+    assert '<tr><th scope="row">2</th><td>-</td>' in spent.split("</table>")[0]
+    assert "direct is refused at 2" in text
 
 
 def test_a_refused_request_leaves_a_gap_in_its_line() -> None:
@@ -157,10 +242,10 @@ def refused_request(original: int = 100) -> ReplayedRequest:
     return ReplayedRequest(original, None, 0, 5, 1_000, 2.0)
 
 
-def test_saved_counts_our_own_calls() -> None:
-    for forwarded, own, saved in [(245, 0, 0.75), (245, 500, 0.25), (1_495, 0, -0.5)]:
-        played = ReplayedConversation([forwarded_request(forwarded, original=1_000, own=own)])
-        assert summarize("mask", [played]).saved_share == saved
+def test_saved_is_negative_if_more_was_sent() -> None:
+    for forwarded, saved in [(245, 0.75), (995, 0.0), (1_195, -0.2)]:
+        played = ReplayedConversation([forwarded_request(forwarded, original=1_000, usable=1_200)])
+        assert summarize("mask", [played]).saved_share == pytest.approx(saved)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +288,7 @@ def test_a_summary_adds_all_conversations_up() -> None:
     short = ReplayedConversation([forwarded_request(30, usable=30, ms=2.0)], {"evidence": (1, 1)})
     summary = summarize("mask", [long, short])
     assert (summary.requests, summary.forwarded, summary.own) == (3, 15 + 35 + 35, 7)
-    assert summary.saved_share == pytest.approx(1 - (85 + 7) / 300)
+    assert summary.saved_share == pytest.approx(1 - 50 / 200)
     assert (summary.overflows, summary.refused, summary.largest) == (1, 0, 35)
     assert (summary.evidence_share, summary.questions) == (0.5, 4)
     assert (summary.median_ms, summary.max_ms) == (2.0, 9.0)
@@ -218,7 +303,7 @@ def test_a_way_is_cheaper_once_it_stays_so() -> None:
 def test_shares_and_intervals_are_over_conversations_and_none_of_nothing() -> None:
     request = ReplayedRequest(100, 80, 0, 0, 200, 1.0, own_tokens=10, votes=3, yes_votes=1)
     summary = summarize("a", [ReplayedConversation([request], {"rules": (each, 4)}) for each in (1, 3)], direct=())
-    assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.1)
+    assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.2)
     assert summary.intervals["rules"] == (0.5, 0.25, 0.75)
     assert summary.intervals["yes"] == pytest.approx((1 / 3, 1 / 3, 1 / 3))
     assert summary.intervals["evidence"] is None
