@@ -20,33 +20,30 @@ CHANGES = ("server-timing", "x-condenser-condensation", "content-length", "x-con
 """Headers whose values differ from run to run or with the upstream."""
 
 
-def plain(line: str) -> list[str]:
-    """The words of a line of the demo without its milliseconds, the last column of each proxy."""
-    first, *proxies = line.split("|")
-    return [*first.split(), *(word for part in proxies for word in part.split()[:-1])]
-
-
 @pytest.fixture(scope="module")
-def demo() -> list[list[str]]:
+def demo() -> list[str]:
     with redirect_stdout(io.StringIO()) as printed:
         assert main(["demo"]) == OK
-    return list(map(plain, printed.getvalue().splitlines()))
+    return printed.getvalue().splitlines()
 
 
-def test_the_demo_prints_the_lines_that_are_shown(demo: list[list[str]]) -> None:
-    block = README.split("<!-- demo -->")[1].split("```")[1]
-    shown = [plain(line) for line in block.splitlines() if re.search(r"\d|answered", line)]
-    assert len(shown) == 7
-    assert [line for line in shown if line not in demo] == []
+def test_the_demo_prints_the_lines_that_are_shown(demo: list[str]) -> None:
+    block = README.split("<!-- demo -->")[1].split("```")[1].strip("\n").splitlines()
+    assert [line for line in block if "ms to decide" not in line] == [
+        line for line in demo[: len(block)] if "ms to decide" not in line
+    ]
+    assert len(block) > 15
 
 
-def test_the_table_has_the_figures_of_the_demo(demo: list[list[str]]) -> None:
-    last = next(line for line in demo if line[1:2] == ["120"])
-    sent, trimmed, condensed = last[2], last[4], last[7]
-    assert f"| tokens of the last request | {sent} (too many) | {trimmed} | {condensed} |" in README
-    facts = next(line for line in demo if line[:1] == ["planted"])[-6:]
+def test_the_table_has_the_figures_of_the_demo(demo: list[str]) -> None:
+    def cells(label: str) -> str:
+        (line,) = [line for line in demo if line.startswith(label)]
+        return " | ".join(re.split(r"\s{2,}", line.removeprefix(label).strip()))
+
+    assert f"| tokens of the last request | {cells('prompt of the last request, tokens')} |" in README
+    facts = cells("facts of turns 1 to 3 that reach the model").split(" | ")[1:]
     row = next(line for line in README.splitlines() if line.startswith("| facts of the beginning"))
-    assert [cell.strip() for cell in row.split("|")[3:5]] == [" ".join(facts[:3]), " ".join(facts[3:])]
+    assert [cell.strip() for cell in row.split("|")[3:5]] == facts
 
 
 def test_the_table_of_models_has_as_many_as_are_told() -> None:

@@ -1,9 +1,8 @@
 """Show what the proxy does with a long conversation; needs no key and no model.
 
-One recorded conversation is replayed three ways at once: as the client sends it, with its oldest rounds dropped, and
-with the strategy of your choice. It has planted turns, a recorded session, and questions at the end. Every request is
-sent in each way before the next one; a question is asked after the whole history, alone, so that no answer helps with
-the next one. A table is printed as it goes, then what became of the facts.
+One recorded conversation is played three times: as the client sends it, with its oldest messages dropped, and with the
+strategy of your choice. It has planted turns, a recorded session, and questions at the end. A question is asked after
+the whole history, alone, so that no answer helps with the next one. The output begins with what came of it.
 """
 
 from __future__ import annotations
@@ -12,20 +11,25 @@ import argparse
 import asyncio
 import gzip
 import json
+import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from html import escape
 from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import positive, strategy, window
+from proxy.commands.progress import Progress
+from proxy.plots import Line, html_table, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
 from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Message, Question, in_protocol
-from proxy.replaying.report import grid
+from proxy.replaying.report import grid, html_page
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from strategies import DEFAULT
@@ -42,34 +46,37 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--window", metavar="TOKENS", type=window, default=WINDOW, help=f"the window ({WINDOW:,})")
     command.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help=f"the API ({PROTOCOLS[0]})")
-    command.add_argument("--requests", metavar="N", type=positive, help="replay the first N requests only")
+    command.add_argument("--requests", metavar="N", type=positive, help="play the first N requests only")
+    command.add_argument("--verbose", action="store_true", help="list requests, and what became of each fact")
+    command.add_argument("--html", metavar="FILE", type=Path, help="write a page with a plot of the requests")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; returns 1 if a check in it fails."""
     conversation = first(load(arguments.protocol), arguments.requests)
-    went_well = asyncio.run(demo(conversation, arguments.strategy, arguments.window, partial(print, flush=True)))
-    return OK if went_well else FAILED
+    run = asyncio.run(played(conversation, arguments.strategy, arguments.window))
+    figures = [f"  {line}" for line in run.three_figures()]
+    printed = [run.verdict(), *(["", *figures] if figures else []), "", *run.totals(), "", _wrapped(*_told(run))]
+    print("\n".join([*printed, *(run.details() if arguments.verbose else [])]))
+    if arguments.html:
+        arguments.html.write_text(run.page(), "utf-8")
+    for name, number in run.refused.items():
+        print(f"condenser: not all went as it must: {name}: {number:,} requests were refused", file=sys.stderr)
+    return FAILED if run.refused else OK
 
 
-Say = Callable[[str], None]
 PLANTED_TURNS = 3
 WIDTH = 100
 _ROWS = 12
 _NEWS = (Action.CONDENSED, Action.WOULD_CONDENSE, Action.DEGRADED)
 _ABSENT = "-"
-_DIRECT = "direct"
-_WHAT = {
-    _DIRECT: "no proxy: the model server gets what the client sends",
-    "trimmed": "the proxy, --strategy recent (the oldest rounds go)",
-}
+_DIRECT, _TRIMMED, _CONDENSED = "direct", "trimmed", "condensed"
+_WORDS = {True: "yes", False: "no", None: "refused"}
 _SHOWN = """\
-What this shows: whether each prompt fitted the window, and whether early facts are still in the bytes that the model \
-would get. No model was asked; milliseconds are the proxy's own work, and a summary that was prepared is always ready \
-in time.
-What it cannot show: how good answers are. The scripted summarizer copies what the user said, as far as there is room; \
-a model writes what it thinks matters.
-To see for yourself: condenser serve --upstream URL, then OpenAI(base_url="http://127.0.0.1:8484/v1")"""
+No model was asked: this shows whether prompts fit, and whether early facts are still in them word for word. It cannot \
+show how good answers are. The scripted summarizer copies what the user said; a model writes what it thinks matters.
+More: --verbose lists the requests, --html FILE draws them. Your own history: condenser replay \
+~/.claude/projects/*/*.jsonl. With your agent: condenser wrap -- claude."""
 
 
 def load(protocol: str = CHAT.name) -> Conversation:
@@ -135,8 +142,8 @@ class _Way(Playing):
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
 
-async def demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
-    """Replays a conversation, and passes the output to `say`; returns whether all went well."""
+async def played(conversation: Conversation, strategy: str, window: int) -> Run:
+    """Plays a conversation in each way, and asks its questions."""
     # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
     settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
     async with open_replay_proxy(settings) as proxy:
@@ -144,37 +151,35 @@ async def demo(conversation: Conversation, strategy: str, window: int, say: Say)
         ways = [
             _Way(player, conversation, "off", _DIRECT),
             # Where the oldest messages are only dropped, nothing brings them back.
-            _Way(player, conversation, "recent", "trimmed", "off"),
-            _Way(player, conversation, strategy, "condensed"),
+            _Way(player, conversation, "recent", _TRIMMED, "off"),
+            _Way(player, conversation, strategy, _CONDENSED),
         ]
-        say(_opening(conversation, player.size(conversation), ways))
-        await _replay(conversation, ways, say)
+        opening = _opening(conversation, player.size(conversation), ways)
+        rows = await _sent(conversation, ways)
         reached = [[await way.put(question) for way in ways] for question in conversation.questions]
-    say(_reach(conversation, ways, reached))
-    say(_totals(conversation, ways, reached))
-    refused = {way.name: sum(one.refused for one in way.requests) for way in ways[1:]}
-    problems = [f"  {name}: {number} requests were refused" for name, number in refused.items() if number]
-    say("\n".join(["", "Not all went as it must:", *problems]) if problems else "\n" + _wrapped(*_SHOWN.splitlines()))
-    return not problems
+    return Run(conversation, ways, reached, opening, rows)
 
 
-async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) -> None:
+async def _sent(conversation: Conversation, ways: Sequence[_Way]) -> list[str]:
     """Sends all requests; a row for every so many, each condensation, each degraded request, and the first refusals."""
-    ends, sending = list(request_ends(conversation)), ways
+    ends, sending, rows = list(request_ends(conversation)), ways, []
+    progress = Progress(len(ends))
     for number, end in enumerate(ends, 1):
         fresh = {way.name: await way.send(end) for way in sending}
+        progress.step("requests")
         turn, direct = turn_of(conversation, end), fresh.get(_DIRECT)
         if number in (1, len(ends)) or number % _every(ends) == 0 or any(way.has_news for way in sending):
             word = _ABSENT if direct is None else "400" if direct.refused else "ok"
-            cells = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
-            say(" | ".join([cells, _cell(fresh["trimmed"]), _cell(fresh["condensed"])]))
+            cells = f"{turn:>4} {number:>7} {fresh[_CONDENSED].sent_tokens:>7,} {word:>7}"
+            rows.append(" | ".join([cells, _cell(fresh[_TRIMMED]), _cell(fresh[_CONDENSED])]))
         if direct is not None and direct.refused:
             sending = ways[1:]
             text = (
                 f"direct stops: turn {turn}, request {number} has {direct.sent_tokens:,} tokens, and the window"
                 f" {ways[0].window:,}: a model server refuses it (400 context_length_exceeded)."
             )
-            say(textwrap.fill(text, WIDTH, initial_indent="  >> ", subsequent_indent="     "))
+            rows.append(textwrap.fill(text, WIDTH, initial_indent="  >> ", subsequent_indent="     "))
+    return rows
 
 
 def _every(ends: Sequence[int]) -> int:
@@ -182,39 +187,29 @@ def _every(ends: Sequence[int]) -> int:
 
 
 def _wrapped(*paragraphs: str) -> str:
-    return "\n".join(textwrap.fill(text, WIDTH) for text in paragraphs)
+    return "\n".join(textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in paragraphs)
 
 
-def _opening(conversation: Conversation, size: int, ways: Sequence[_Way]) -> str:
-    """The text before the table: what will be run, and how to read the table."""
+def _opening(conversation: Conversation, size: int, ways: Sequence[_Way]) -> list[str]:
+    """The lines above the table of requests: how to read it."""
     ends, read = list(request_ends(conversation)), conversation.endpoint.dialect.read
     calls = sum(len(read(message).answers) for message in conversation.messages)
     cell = f"{'forwarded':>9} {'headroom':>8} {'action':<9} {'+ms':>4}"
     titles = [f"{way.name}: {way.strategy}"[:33] for way in ways[1:]]
-    lines = [
-        _wrapped(
-            f"A recorded coding session ({turn_of(conversation, ends[-1])} turns, {len(ends)} requests, {calls} tool"
-            f" results, {size:,} tokens in the end), replayed for a model server with a window of {ways[0].window:,}"
-            " tokens, which refuses what is longer and replies what was recorded. No key, no model, nothing leaves this"
-            " machine. Like any chat client it sends its whole history each time. Three ways, and the two through the"
-            " proxy run its own code with a store in memory:"
-        ),
-        "",
-        *(f"  {way.name:<10} {_WHAT.get(way.name, f'the proxy, --strategy {way.strategy}')}" for way in ways),
-        "",
-        _wrapped(
-            f"Five facts were planted in turns 1 to 3 and are asked for at the end (source and licence of the rest:"
-            f" proxy/demo/NOTICE). Shown are one request in {_every(ends)},"
-            " and each one at which something was condensed. `sent` and `forwarded` are prompt tokens, `headroom` is"
-            " what the window has left after the reply's reserve, `+ms` is what the proxy took to decide."
-            " passed: sent on byte for byte; condensed: a new condensation; replayed: the earlier one again."
-        ),
+    text = (
+        f"The session has {turn_of(conversation, ends[-1])} turns, {len(ends)} requests, {calls} tool results and"
+        f" {size:,} tokens in the end. Shown are one request in {_every(ends)}, and each one at which something was"
+        " condensed. sent and forwarded: prompt tokens. headroom: what the window has left after the room that is kept"
+        " for the reply. passed: sent on byte for byte. condensed: history was replaced anew. replayed: the earlier"
+        " replacement was used again. +ms: what the proxy took to decide."
+    )
+    return [
+        _wrapped(text),
         "",
         f"{'':<29}| {titles[0]:^33} | {titles[1]:^33}".rstrip(),
         f"turn request    sent  direct | {cell} | {cell}",
         "-" * 29 + "+" + "-" * 35 + "+" + "-" * 34,
     ]
-    return "\n".join(lines)
 
 
 def _cell(request: ReplayedRequest) -> str:
@@ -225,40 +220,122 @@ def _cell(request: ReplayedRequest) -> str:
     return f"{forwarded:>9,} {request.usable_tokens - forwarded:>8,} {request.action[:9]:<9} {ms:>4}"
 
 
-def _reach(conversation: Conversation, ways: Sequence[_Way], reached: Sequence[Sequence[bool | None]]) -> str:
-    """The table of questions: whether the evidence of each was in the bytes that the model would get."""
-    words = {True: "yes", False: "no", None: "refused"}
-    rows = []
-    for question, found in zip(conversation.questions, reached, strict=True):
-        turn = turn_of(conversation, question.places[0] + 1)
-        source = f"turn {turn}" if is_planted(question) else "a tool"
-        rows.append([source, question.text, *question.evidence, *(words[one] for one in found)])
-    head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
-    return "\n".join(["", *grid(head, rows, texts=3)])
+def _told(run: Run) -> list[str]:
+    """What was done, and what it does not show, in paragraphs."""
+    direct, trimmed, condensed = run.ways
+    how = (
+        f"A recorded coding session is played three times, its whole history with each request: {direct.name} as any"
+        f" client sends it, {trimmed.name} with the oldest messages left out (--strategy recent), and {condensed.name}"
+        f" with --strategy {condensed.strategy}. The last two run the proxy's own code; nothing leaves this machine."
+        " Five facts were planted in turns 1 to 3 and are asked for at the end (source and licence of the rest:"
+        " proxy/demo/NOTICE)."
+    )
+    return [how, *_SHOWN.splitlines()]
 
 
-def _totals(conversation: Conversation, ways: Sequence[_Way], reached: Sequence[Sequence[bool | None]]) -> str:
-    planted = [found for question, found in zip(conversation.questions, reached, strict=True) if is_planted(question)]
-    columns = [_column(way, of) for way, of in zip(ways, zip(*planted, strict=True), strict=True)]
-    rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
-    return "\n".join(["", *grid(["The run in figures", *(way.name for way in ways)], rows)])
+class Run(NamedTuple):
+    """A conversation that was played in each way; `reached` says of each question and way what `_Way.put` says."""
 
+    conversation: Conversation
+    ways: Sequence[_Way]
+    reached: Sequence[Sequence[bool | None]]
+    opening: Sequence[str]
+    rows: Sequence[str]
 
-def _column(way: _Way, planted: Sequence[bool | None]) -> dict[str, str]:
-    """The figures of a way, by their label; `planted` says which of the planted facts reached the model."""
-    figures = summarize(way.strategy, [ReplayedConversation(way.requests)])
-    answered = figures.requests - figures.refused
-    avoided = sum(not request.refused and request.sent_tokens > way.window for request in way.requests)
-    ours = (f"{figures.own_calls} ({figures.own:,})", f"{figures.median_ms:.1f} / {figures.max_ms:.0f}")
-    calls, spent = (_ABSENT, _ABSENT) if way.name == _DIRECT else ours
-    return {
-        "requests answered": f"{answered} of {figures.requests}",
-        f"overflows avoided (client sent over {way.window:,})": str(avoided),
-        "largest prompt forwarded, tokens": f"{figures.largest:,}",
-        "all prompts forwarded, tokens": f"{figures.forwarded:,}",
-        "  share that an upstream prefix cache hits": f"{figures.cached_share or 0:.0%}",
-        "  tokens to read anew, per request": f"{figures.read_anew / max(answered, 1):,.0f}",
-        "our own calls to a model (their tokens)": calls,
-        "ms to decide: median / worst": spent,
-        "planted facts that reach the model": f"{planted.count(True)} of {len(planted)}",
-    }
+    @property
+    def refused(self) -> dict[str, int]:
+        """The ways through the proxy in which requests were refused, and how many."""
+        refused = {way.name: sum(request.refused for request in way.requests) for way in self.ways[1:]}
+        return {name: number for name, number in refused.items() if number}
+
+    def verdict(self) -> str:
+        direct, trimmed, condensed = self.ways
+        count, last = len(condensed.requests), direct.requests[-1]
+        fits = sum(not request.refused for request in condensed.requests)
+        told = (
+            f"With Condenser ({condensed.strategy}), {fits} of {count} requests of a coding session fit the model's"
+            f" window of {direct.window:,} tokens, and {self._facts(condensed)} facts of its first turns still reach"
+            " the model."
+        )
+        if not last.refused:
+            return _wrapped(f"{told} So short a session would have fitted without it.")
+        dropped = sum(not request.refused for request in trimmed.requests)
+        told += (
+            f" Without it, request {len(direct.requests)} has {last.sent_tokens:,} tokens and is refused. With the"
+            f" oldest messages left out instead, {dropped} fit too, but {self._facts(trimmed)} facts reach the model."
+        )
+        return _wrapped(told)
+
+    def three_figures(self) -> list[str]:
+        """What was rescued, saved and paid; nothing where all would have fitted."""
+        if not self.ways[0].requests[-1].refused:
+            return []
+        way = self.ways[-1]
+        of = summarize(way.strategy, [ReplayedConversation(way.requests)])
+        anew, share = sum(ReplayedConversation(way.requests).reread()), of.saved_share or 0
+        saved = f"{of.saved_tokens:,} tokens ({share:.0%}) on the {of.fitting:,} requests that would have fitted anyway"
+        paid = f"{of.own_calls:,} calls of its own to a model; {anew:,} tokens that a prompt cache had are read anew"
+        rescued = f"{of.rescued:,} requests that did not fit, and were answered"
+        return [f"rescued  {rescued}", f"saved    {saved}", f"paid     {paid}"]
+
+    def _facts(self, way: _Way) -> str:
+        planted = self._planted(way)
+        return f"{planted.count(True)} of {len(planted)}"
+
+    def _planted(self, way: _Way, *, planted: bool = True) -> list[bool | None]:
+        place = self.ways.index(way)
+        pairs = zip(self.conversation.questions, self.reached, strict=True)
+        return [found[place] for question, found in pairs if is_planted(question) is planted]
+
+    def totals(self) -> list[str]:
+        columns = [self._column(way) for way in self.ways]
+        rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
+        return grid(["The session in figures", *(way.name for way in self.ways)], rows)
+
+    def _column(self, way: _Way) -> dict[str, str]:
+        """The figures of a way, by their label."""
+        figures = summarize(way.strategy, [ReplayedConversation(way.requests)])
+        answered, stops = figures.requests - figures.refused, len(way.requests) < len(self.ways[-1].requests)
+        last = self.ways[-1].requests[-1].sent_tokens
+        sent = f"{last:,} (too many)" if stops else f"{way.requests[-1].forwarded_tokens:,}"
+        (tool,) = self._planted(way, planted=False)
+        return {
+            "requests answered": f"{answered} of {figures.requests}",
+            "prompt of the last request, tokens": sent,
+            "all prompts, tokens": f"{figures.forwarded:,}" + (f" (of {figures.requests})" if stops else ""),
+            "  share that a prompt cache has read before": f"{figures.cached_share or 0:.0%}",
+            "own calls to a model": _ABSENT if way.name == _DIRECT else f"{figures.own_calls}",
+            "ms to decide, median": _ABSENT if way.name == _DIRECT else f"{figures.median_ms:.1f}",
+            "facts of turns 1 to 3 that reach the model": self._facts(way),
+            "a fact that only a tool told": _WORDS[tool],
+        }
+
+    def details(self) -> list[str]:
+        """The table of requests, and that of questions: whether the evidence of each is in the last prompt."""
+        rows = []
+        for question, found in zip(self.conversation.questions, self.reached, strict=True):
+            turn = turn_of(self.conversation, question.places[0] + 1)
+            source = f"turn {turn}" if is_planted(question) else "a tool"
+            rows.append([source, question.text, *question.evidence, *(_WORDS[one] for one in found)])
+        head = ["told in", "asked at the end", "evidence: in the prompt?", *(way.name for way in self.ways)]
+        return ["", *self.opening, *self.rows, "", *grid(head, rows, texts=3)]
+
+    def page(self) -> str:
+        """A page that needs nothing else, with the prompts of each way beside the window."""
+        direct = self.ways[0]
+        lines = []
+        for way in self.ways:
+            # The line of a way that stops ends above the window, at the size that was refused.
+            sent = [one.sent_tokens if one.refused else one.forwarded_tokens for one in way.requests]
+            gap = [None] * (len(self.ways[-1].requests) - len(sent))
+            stops = f", refused at request {len(sent)}" if gap else ""
+            lines.append(Line(f"{way.name}{stops}", [*map(float, sent), *gap]))
+        plot = line_plot("Prompt of each request", lines, {"window": float(direct.window)}, "", unit="tokens")
+        totals = [line.split("  ") for line in self.totals()[2:]]
+        cells = [[cell.strip() for cell in line if cell.strip()] for line in totals]
+        head = ["The session in figures", *(way.name for way in self.ways)]
+        told = [f'<p class="note">{escape(line)}</p>' for line in _told(self)]
+        verdict = self.verdict().replace("\n", " ")
+        figures = "".join(f"<li>{escape(line)}</li>" for line in self.three_figures())
+        parts = [f"<ul>{figures}</ul>" if figures else "", plot, html_table("What came of it", head, cells), *told]
+        return html_page("Condenser demo", verdict, "", parts)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import pipeline, positive, use_config, window
+from proxy.commands.progress import Progress
 from proxy.condensing.policy import RATIOS, Window
 from proxy.errors import SettingsError
 from proxy.quoting import redacted
@@ -108,19 +109,6 @@ def _recorded_model(conversations: Sequence[Conversation]) -> str:
     return used.most_common(1)[0][0] if used else ""
 
 
-class _Progress:
-    def __init__(self, steps: int) -> None:
-        self._steps, self._done, self._shown = steps, 0, sys.stderr.isatty()
-
-    def step(self, told: str) -> None:
-        """Shows that one more step is done; the last one wipes the bar."""
-        self._done += 1
-        bar = "#" * (24 * self._done // self._steps)
-        line = f"[{bar:<24}] {self._done:,}/{self._steps:,} {told}" if self._done < self._steps else ""
-        if self._shown:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-
-
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
     from proxy.knowledge.profiles import LessonScope
     from proxy.replaying.measures import summarize
@@ -136,7 +124,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         own = built.services.policies.window(None, LessonScope(arguments.model))
         assumed = arguments.window or (WINDOW if own.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        progress = _Progress(len(pipelines) * len(conversations))
+        progress = Progress(len(pipelines) * len(conversations))
         rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in pipelines}
         for i, conversation in enumerate(conversations):
             played = []

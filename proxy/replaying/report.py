@@ -1,12 +1,12 @@
 """Reports the results of a replay: as a table for people, as JSON for programs, or as one HTML page. Pure.
 
-`grid` and `markdown` print the tables of all instruments. The page needs nothing else: no script, no other file, no
-network.
+`grid` and `markdown` print the tables of all instruments, `html_page` is the page of the demo too. A page needs nothing
+else: no script, no other file, no network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -269,12 +269,12 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Condenser replay</title>
+<title>{name}</title>
 <style>{style}</style>
 <main>
-<h1>Condenser replay</h1>
+<h1>{name}</h1>
 <p class="verdict"><strong>{verdict}</strong></p>
-<p>{title}</p>
+{title}
 {parts}
 </main>
 </html>
@@ -283,23 +283,28 @@ _PAGE = """<!doctype html>
 
 def page(replayed: ReplayResults) -> str:
     parts = [*_overview(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
+    return html_page("Condenser replay", verdict(replayed), title(replayed), parts)
+
+
+def html_page(name: str, verdict: str, title: str, parts: Iterable[str]) -> str:
+    """A page that needs nothing else; `parts` are HTML, the rest is text."""
     style = files("proxy").joinpath("dashboard/static/style.css").read_text("utf-8")
-    return _PAGE.format(
-        style=style, verdict=escape(verdict(replayed)), title=escape(title(replayed)), parts="\n".join(parts)
-    )
+    texts = {"name": escape(name), "verdict": escape(verdict), "title": f"<p>{escape(title)}</p>" if title else ""}
+    return _PAGE.format(style=style, parts="\n".join(parts), **texts)
 
 
 def _overview(replayed: ReplayResults) -> Iterator[str]:
     shown = columns_to_show(replayed)
-    yield "<h2>All strategies</h2>" + _figures("Sums over all conversations", shown, replayed)
+    yield "<h2>All strategies</h2>"
+    for group, caption in zip(GROUPS, ("What it was good for", "What was sent and kept"), strict=True):
+        names = [name for name in group if name in shown]
+        rows = [[_COLUMNS[name].cell(each) for name in names] for each in replayed.summaries]
+        if len(names) > 1:
+            yield html_table(f"{caption}, over all conversations", [_head(name, replayed) for name in names], rows)
     yield from (f"<p><strong>{escape(warning)}</strong></p>" for warning in replayed.all_warnings())
     notes = [*replayed.notes(shown), "Intervals are those of 95 % over conversations."]
-    yield "\n".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-
-
-def _figures(caption: str, shown: Sequence[str], replayed: ReplayResults) -> str:
-    rows = [[_COLUMNS[name].cell(each) for name in shown] for each in replayed.summaries]
-    return html_table(caption, [_head(name, replayed) for name in shown], rows)
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    yield f'<details><summary>What the columns mean</summary><ul class="note">{items}</ul></details>'
 
 
 def _compared(replayed: ReplayResults) -> Iterator[str]:

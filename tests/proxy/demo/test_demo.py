@@ -2,8 +2,10 @@
 
 import json
 from contextlib import redirect_stdout
+from html import escape
 from importlib.resources import files
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -26,33 +28,64 @@ def figures(output: str, label: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def output() -> str:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo") / "demo.html"
+
+
+@pytest.fixture(scope="module")
+def output(page: Path) -> str:
     """What the demo prints with its default strategy."""
     with redirect_stdout(StringIO()) as printed:
-        assert main(["demo", *SHORT]) == OK
+        assert main(["demo", *SHORT, "--verbose", "--html", str(page)]) == OK
     return printed.getvalue()
 
 
-def test_it_shows_an_overflow_that_the_proxy_avoids(output: str) -> None:
-    assert f"and the window {WINDOW:,}: a model server refuses it" in " ".join(output.split())
+def test_it_begins_with_its_verdict_in_eight_lines(output: str) -> None:
+    lines = output.splitlines()
+    assert lines[8].strip() == ""
+    verdict = " ".join(" ".join(lines[:8]).split())
+    assert verdict.startswith(
+        f"With Condenser (mask+extract), {REQUESTS} of {REQUESTS} requests of a coding session fit"
+    )
+    assert "5 of 5 facts of its first turns still reach the model. Without it, request 15 has" in verdict
+    assert "rescued 12 requests that did not fit" in verdict
+    assert "on the 14 requests that would have fitted anyway paid 0 calls of its own to a model" in verdict
+    assert max(map(len, lines)) <= 100
+    assert "It cannot show how good answers are." in " ".join(output.split())
+
+
+def test_the_way_that_stops_does_not_look_cheapest(output: str) -> None:
     assert figures(output, "requests answered")[-3:] == [str(REQUESTS), "of", str(REQUESTS)]
-    direct, trimmed, condensed = figures(output, f"overflows avoided (client sent over {WINDOW:,})")
-    assert direct == "0"
-    assert int(trimmed) == int(condensed) > 10
-    assert "condensed" in output
-    assert max(map(len, output.splitlines())) <= 100
-    text = " ".join(output.split())
-    assert "No key, no model, nothing leaves this machine." in text
-    assert "No model was asked" in text
-    assert "What it cannot show: how good answers are." in text
-    planted = figures(output, "planted facts that reach the model")
+    direct, of = figures(output, "all prompts, tokens")[:2]
+    assert (int(direct.replace(",", "")) > 0, of) == (True, "(of")
+    assert figures(output, "prompt of the last request, tokens")[1:3] == ["(too", "many)"]
+    planted = figures(output, "facts of turns 1 to 3 that reach the model")
     assert planted == ["0", "of", "5", "1", "of", "5", "5", "of", "5"]
+    assert figures(output, "a fact that only a tool told")[0] == "refused"
+
+
+def test_requests_are_listed_only_if_they_are_asked_for(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"and the window {WINDOW:,}: a model server refuses it" in " ".join(output.split())
+    assert "turn request    sent  direct | forwarded headroom action" in output
+    assert "condensed: history was replaced anew." in " ".join(output.split())
+    assert main(["demo", "--requests", "3"]) == OK
+    assert "headroom" not in capsys.readouterr().out
+
+
+def test_the_page_draws_three_ways_and_the_window(output: str, page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert text.count('<path class="line') == 2 * 3
+    assert f"window {WINDOW:,}" in text
+    assert "direct, refused at request 15" in text
+    assert escape(output.splitlines()[0]) in text
+    assert "<td>26 of 26</td>" in text
+    assert "<script" not in text
 
 
 @pytest.mark.parametrize("protocol", ["messages", "responses"])
 def test_it_shows_the_same_in_every_protocol(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--protocol", protocol, *SHORT]) == OK
-    assert figures(capsys.readouterr().out, "planted facts that reach the model")[-3:] == ["5", "of", "5"]
+    assert figures(capsys.readouterr().out, "facts of turns 1 to 3 that reach the model")[-3:] == ["5", "of", "5"]
 
 
 def test_a_short_run_asks_the_same_whatever_the_machines_settings(
@@ -60,8 +93,9 @@ def test_a_short_run_asks_the_same_whatever_the_machines_settings(
 ) -> None:
     assert main(["demo", "--requests", "3"]) == OK
     output = capsys.readouterr().out
-    assert figures(output, "planted facts that reach the model") == 3 * ["5", "of", "5"]
-    assert figures(output, "a tool")[-3:] == 3 * ["no"]
+    assert "So short a session would have fitted without it." in " ".join(output.split())
+    assert figures(output, "facts of turns 1 to 3 that reach the model") == 3 * ["5", "of", "5"]
+    assert figures(output, "a fact that only a tool told") == 3 * ["no"]
     monkeypatch.setenv("CONDENSER_UPSTREAM__BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("CONDENSER_STRATEGY", "off")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
@@ -71,9 +105,9 @@ def test_a_short_run_asks_the_same_whatever_the_machines_settings(
 
 def test_a_strategy_that_lets_requests_be_refused_fails_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--strategy", "off", *SHORT]) == FAILED
-    output = " ".join(capsys.readouterr().out.split())
-    assert "Not all went as it must" in output
-    assert "condensed: 12 requests were refused" in output
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"With Condenser (off), 14 of {REQUESTS} requests")
+    assert "not all went as it must: condensed: 12 requests were refused" in printed.err
 
 
 @pytest.mark.parametrize(
