@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.commands.sessions import lines_of
+from proxy.replaying.recorded import load
 from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
@@ -139,6 +140,8 @@ def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, caps
     file = tmp_path / "mine.json"
     assert run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", str(file)) == (0, "", "")
     assert file.read_text("utf-8") == out
+    (replayed,) = load(file)
+    assert (replayed.id, replayed.messages) == ("mine main", chat(2)[1:])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     code, _, err = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", "/no/such/place")
     assert (code, err.startswith("condenser: ")) == (1, True)
