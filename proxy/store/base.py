@@ -6,6 +6,7 @@ A tenant has entries. Each has a key, and under it:
     records   immutable documents by name; the first writer of a name wins and all others get its bytes
     marks     names that were marked, mostly of records; a mark is never removed
     blocks    immutable documents by name, read apart from the rest
+    journal   small items in the order they came, numbered from 1, of which the newest `JOURNAL` are kept
 
 A tenant also has an index, which maps digests to the names of entries. An item of the index is a hint: it may be
 written after the entry and outlive it, so the reader verifies it.
@@ -17,11 +18,14 @@ and error messages, which are older than this distinction, an entry is called a 
 Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be
 lost, so it must be something that can be learned again.
 
+Sums belong to no entry either. A sum has a name and a time to live, and holds whole numbers by name. Writers only add
+to them, so replicas never undo each other's work.
+
 A tenant also has claims, each with a name and for a number of seconds. The holder of a claim does a piece of work that
 others would do too. Claims only save work: correctness never depends on them.
 
 Quotas bound the bytes of one entry, and of all entries of one tenant. The bytes of an entry are those of its meta, and
-of its blocks and records with their names, in stored form. Two rules hold when an entry is full:
+of its blocks and records with their names, in stored form; a journal is bounded by itself. Two rules hold when an entry is full:
 
 - New blocks are refused, and with them the whole `save`: nothing is written, and a StoreError `store-quota` is raised.
   The store cannot know whether a meta is useful without the blocks that came with it, so it does not store a meta whose
@@ -79,6 +83,7 @@ class Write:
     blocks: Mapping[str, bytes] = field(default_factory=dict)
     """New blocks by name; one that exists already stays as it is."""
     index: Sequence[str] = ()  # digests under which the entry is to be found
+    journal: bytes = b""  # a new item of the journal; none if it is empty
 
 
 class FindResult(NamedTuple):
@@ -106,6 +111,12 @@ class Store(Protocol):
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """The blocks of an entry by name: all of them, or those of `names` that exist."""
 
+    async def append(self, key: StoreKey, item: bytes) -> bool:
+        """Appends an item to the journal of an entry that was saved. Returns whether there is such an entry."""
+
+    async def journal(self, key: StoreKey) -> list[tuple[int, bytes]]:
+        """The items of an entry's journal with their numbers, oldest first."""
+
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         """Looks digests up in the index; those that it does not have are left out.
 
@@ -123,6 +134,12 @@ class Store(Protocol):
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """Stores a fact for `ttl` seconds, in place of the one with its name."""
+
+    async def add(self, name: str, amounts: Mapping[str, int], ttl: int) -> None:
+        """Adds amounts to those of a sum, which lives for `ttl` seconds from now on. Names are as in `claim`."""
+
+    async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
+        """The amounts of these sums, in order; no amounts for one that does not exist."""
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         """All keys of one tenant or of all tenants that have data, in order, including those that were never saved.
@@ -143,6 +160,7 @@ class Store(Protocol):
         """Ends all operations, and closes all connections."""
 
 
+JOURNAL = 2_000  # maximum number of items in a journal
 UNBOUNDED = -1  # the value of `room` that stands for no bound
 
 

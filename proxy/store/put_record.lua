@@ -1,5 +1,5 @@
 #!lua
--- KEYS: meta, records, standing, blocks. ARGV: name, record, ttl in ms, room.
+-- KEYS: meta, records, standing, blocks, journal. ARGV: name, record, ttl in ms, room.
 -- Returns the record that is stored under the name, and the size of the session; writes nothing and returns nil if a
 -- new record would make the session larger than room (below 0: unbounded). The session lives at least ttl from now on.
 local bytes = tonumber(redis.call('HGET', KEYS[1], 'bytes')) or 0

@@ -6,9 +6,11 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<tenant>:<session>}:records     hash: name -> record
     condenser:{<tenant>:<session>}:standing    set of names
     condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
+    condenser:{<tenant>:<session>}:journal     list of items; the number of the newest is in meta
     condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
     condenser:{<tenant>:<name>}:claim          its holder
     condenser:{<name>}:fact                    the fact
+    condenser:{<name>}:sum                     hash: amounts by name
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
     condenser:{}:newest                        the entries saved last, sorted by when
@@ -31,13 +33,13 @@ of its own that is never cancelled: a caller that is cancelled, or out of time, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.redis import Breaker, Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
@@ -89,6 +91,15 @@ class RedisStore:
         blocks = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
         return {digest: block for digest, block in zip(names, blocks, strict=True) if block is not None}
 
+    async def append(self, key: StoreKey, item: bytes) -> bool:
+        meta, *_, journal = _keys(key)
+        return bool(await self._call(self._ask_one(_script("append", [meta, journal], item, JOURNAL))))
+
+    async def journal(self, key: StoreKey) -> list[tuple[int, bytes]]:
+        meta, *_, journal = _keys(key)
+        last, items = await self._call(self._ask_one(_script("journal", [meta, journal])))
+        return list(enumerate(items, int(last) - len(items) + 1))
+
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(self._find(tenant, digests, likely))
 
@@ -104,6 +115,15 @@ class RedisStore:
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         key = _key("fact", name)
         await self._call(self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key)))
+
+    async def add(self, name: str, amounts: Mapping[str, int], ttl: int) -> None:
+        pairs = (part for amount in amounts.items() for part in amount)
+        await self._call(self._ask_one(_script("add", [_key("sum", name)], _ms(ttl), *pairs)))
+
+    async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
+        keys = [_key("sum", name) for name in names]
+        found = await self._call(self._ask_all([Command(("HGETALL", key), key) for key in keys]))
+        return [{amount: int(value) for amount, value in _mapping(pairs).items()} for pairs in found]
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         pattern = _key("meta", tenant or "*", "*")
@@ -135,7 +155,7 @@ class RedisStore:
         room = self._quotas.for_blocks(await self._bytes_of_others(key))
         blocks = (part for block in write.blocks.items() for part in block)
         named = ":".join(key)
-        values = (write.revision, _ms(write.ttl), room, key.name, write.meta, named, *blocks)
+        values = (write.revision, _ms(write.ttl), room, key.name, write.meta, named, write.journal, JOURNAL, *blocks)
         items = [_chain(key.tenant, digest) for digest in write.index]
         # A script may have keys of one slot only, except on a single server.
         within = [_NEWEST, *items] if self._client.is_one_server else []
@@ -246,7 +266,8 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "claim", "delete", "usage", "newest")}
+_NAMES = ("load", "save", "put_record", "stand", "append", "journal", "delete", "claim", "add", "usage", "newest")
+_SCRIPTS = {name: _read(name) for name in _NAMES}
 
 
 def _key(kind: str, *tag: str) -> str:
@@ -259,7 +280,7 @@ _NEWEST = _key("newest", "")
 
 def _keys(key: StoreKey) -> list[str]:
     prefix = _key("", *key)
-    return [prefix + part for part in ("meta", "records", "standing", "blocks")]
+    return [prefix + part for part in ("meta", "records", "standing", "blocks", "journal")]
 
 
 def _chain(tenant: str, digest: str) -> str:

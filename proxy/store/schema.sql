@@ -29,6 +29,13 @@ CREATE TABLE blocks (
     UNIQUE (session_id, digest)
 );
 
+CREATE TABLE journal (
+    session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    item BLOB NOT NULL,
+    PRIMARY KEY (session_id, number)
+) WITHOUT ROWID;
+
 CREATE TABLE chain (
     tenant TEXT NOT NULL,
     digest TEXT NOT NULL,
@@ -51,3 +58,11 @@ CREATE TABLE claims (
 ) WITHOUT ROWID;
 
 CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE sums (
+    name TEXT NOT NULL,
+    amount TEXT NOT NULL,
+    value INTEGER NOT NULL,
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (name, amount)
+) WITHOUT ROWID;

@@ -25,7 +25,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from proxy.store.base import UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,6 +182,8 @@ class SqliteStore:
             )
             chained = [(key.tenant, digest, key.name, expires_at) for digest in write.index]
             self._connection.executemany("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
+            if write.journal:
+                self._append(row, write.journal)
         return True
 
     @_job
@@ -221,6 +223,23 @@ class SqliteStore:
         # One JSON argument, because the number of arguments of a statement is limited.
         some = " AND digest IN (SELECT value FROM json_each(?))"
         return dict(self._rows(select + some, *key, now, dumps(list(names))))
+
+    @_job
+    def append(self, now: float, key: StoreKey, item: bytes) -> bool:
+        with _transaction(self._connection, "IMMEDIATE"):
+            row, revision, _ = self._live_row(now, key)
+            if row is None or not revision:
+                return False
+            self._append(row, item)
+        return True
+
+    @_job
+    def journal(self, now: float, key: StoreKey) -> list[tuple[int, bytes]]:
+        select = (
+            "SELECT number, item FROM journal JOIN sessions ON sessions.id = session_id"
+            " WHERE tenant = ? AND session = ? AND expires_at > ? ORDER BY number"
+        )
+        return self._rows(select, *key, now)
 
     @_job
     def find(self, now: float, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
@@ -282,6 +301,26 @@ class SqliteStore:
         with _transaction(self._connection, "IMMEDIATE"):
             self._rows("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", name, fact, now + ttl)
 
+    @_job
+    def add(self, now: float, name: str, amounts: Mapping[str, int], ttl: int) -> None:
+        self._purge_at_times(now)
+        with _transaction(self._connection, "IMMEDIATE"):
+            self._rows("DELETE FROM sums WHERE name = ? AND expires_at <= ?", name, now)
+            self._connection.executemany(
+                "INSERT INTO sums VALUES (?, ?, ?, ?) ON CONFLICT (name, amount) DO UPDATE"
+                " SET value = value + excluded.value, expires_at = excluded.expires_at",
+                [(name, amount, value, now + ttl) for amount, value in amounts.items()],
+            )
+
+    @_job
+    def sums(self, now: float, names: Sequence[str]) -> list[dict[str, int]]:
+        select = "SELECT name, amount, value FROM sums WHERE expires_at > ?"
+        select += " AND name IN (SELECT value FROM json_each(?))"
+        found: dict[str, dict[str, int]] = {name: {} for name in names}
+        for name, amount, value in self._rows(select, now, dumps(list(names))):
+            found[name][amount] = value
+        return [found[name] for name in names]
+
     # All of the database
 
     @_job
@@ -306,9 +345,10 @@ class SqliteStore:
                 " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
                 *(now, PURGE_INDEX),
             )
-            # No limit: there are only a few facts for each model of an upstream, and claims live for minutes.
+            # No limit: there are a few facts for each model of an upstream, claims live for minutes, and a sum is small.
             self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
             self._rows("DELETE FROM claims WHERE expires_at <= ?", now)
+            self._rows("DELETE FROM sums WHERE expires_at <= ?", now)
 
     # Statements of several jobs, inside their transactions
 
@@ -329,6 +369,12 @@ class SqliteStore:
             self._rows("DELETE FROM sessions WHERE id = ?", row)
             return None, 0, 0
         return row, revision, rest
+
+    def _append(self, row: int, item: bytes) -> None:
+        """Appends an item to the journal of an entry, and drops what exceeds its bound."""
+        ((last,),) = self._rows("SELECT coalesce(max(number), 0) FROM journal WHERE session_id = ?", row)
+        self._rows("INSERT INTO journal VALUES (?, ?, ?)", row, last + 1, item)
+        self._rows("DELETE FROM journal WHERE session_id = ? AND number <= ?", row, last + 1 - JOURNAL)
 
     def _new_row(self, key: StoreKey, expires_at: float) -> int:
         insert = "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)"
@@ -364,7 +410,7 @@ def _reason(error: Exception) -> str:
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store.base import FindResult, Snapshot, StoreError, StoreKey
+from proxy.store.base import JOURNAL, FindResult, Snapshot, StoreError, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.on_redis import EVERY_CALL, failure
 from tests.proxy.store.saving import ALL_BYTES, TTL, cancelled_after, write, yields
@@ -20,6 +20,31 @@ async def test_a_saved_session_loads_as_it_was_saved(stage: Stage) -> None:
     assert await stage.store.save(stage.key(), write(b"one", blocks={"d1": b"block"}))
     assert await stage.store.load(stage.key()) == Snapshot(b"one", revision=1)
     assert await stage.store.blocks(stage.key()) == {"d1": b"block"}
+
+
+async def test_a_journal_keeps_its_newest_items_under_their_numbers(stage: Stage) -> None:
+    key, store = stage.key(), stage.store
+    assert not await store.append(key, b"nobody's")
+    assert await store.journal(key) == []
+    await store.save(key, write(journal=b"1"))
+    assert not await store.save(key, write(journal=b"of a writer that came too late"))
+    await store.save(key, write(revision=1))
+    for number in range(2, JOURNAL + 3):
+        assert await store.append(key, b"%d" % number)
+    assert await store.journal(key) == [(number, b"%d" % number) for number in range(3, JOURNAL + 3)]
+    await store.save(key, write(revision=2, journal=b"last"))
+    assert (await store.journal(key))[-1] == (JOURNAL + 3, b"last")
+    assert await store.journal(stage.key("other")) == []
+    await store.delete(key)
+    assert await store.journal(key) == []
+
+
+async def test_sums_grow_by_what_each_writer_adds(stage: Stage) -> None:
+    first, second = f"{stage.tenant}-1", f"{stage.tenant}-2"
+    await asyncio.gather(*(stage.store.add(first, {"requests": 1, "tokens": 10 * i}, TTL) for i in range(5)))
+    await stage.store.add(first, {"errors": 2}, TTL)
+    assert await stage.store.sums([second, first]) == [{}, {"requests": 5, "tokens": 100, "errors": 2}]
+    assert await stage.store.sums([]) == []
 
 
 @pytest.mark.parametrize("names", [[], ["d1"], ["d3", "d1"], ["d2", "unknown"], ["unknown"]])
