@@ -31,7 +31,7 @@ from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import Paths
 from proxy.http.server import Drain, ServerConfig, give_back_memory, use_one_heap
-from proxy.log import LINE, configure_logging
+from proxy.log import LINE, RequestLine, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
@@ -142,7 +142,13 @@ class _App(FastAPI):
         paths = Paths(settings.server.prefixes, settings.server.paths, ENDINGS, settings.operator_keys)
         is_bare = not origins and not self.user_middleware
         shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
-        return Serving(layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id)
+        return Serving(
+            layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id, self._note
+        )
+
+    def _note(self, line: RequestLine) -> None:
+        """Counts a request that has ended."""
+        self.state.services.sums.note(line.amounts())
 
 
 class _AnyMethod:

@@ -11,22 +11,28 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from time import perf_counter
 from typing import Any, TextIO
 
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
+from proxy.endpoints import endpoint_serving
 from proxy.package import LOGGER
 from proxy.quoting import label, printable
+from proxy.reasons import Action
+from proxy.sessions.requests import amounts
 from proxy.settings import LogSettings
 
 LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
+_REFUSED = "refused"  # the action of a request that the proxy itself refused
 _log = logging.getLogger(LOGGER)
 
 
@@ -75,6 +81,18 @@ class RequestLine:
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
+
+    def amounts(self) -> Mapping[str, int]:
+        """What the request adds to the sums of all requests; nothing if it asked no model."""
+        exchange, (action, _) = self.exchange, self.outcome
+        if exchange is None and (action or (self.error and endpoint_serving(self.path))):
+            failed = self.status is None or self.status >= HTTPStatus.BAD_REQUEST
+            return {"requests": 1, f"action_{action or _REFUSED}": 1, "failed": int(failed)}
+        if exchange is None or exchange.request.controls.dry_run:
+            return {}
+        record = exchange.record
+        found = {f"action_{record.action}": 1, **amounts(record, exchange.decision.policy.prices)}
+        return found | ({f"trigger_{record.trigger}": 1} if record.action is Action.CONDENSED else {})
 
     def fields(self) -> dict[str, Any]:
         """The line as members of a JSON object; unknown values are left out."""

@@ -12,18 +12,36 @@ from math import floor, log10
 from typing import NamedTuple
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 320, 66, 12, 40
-BAR, LABEL = 30, 190
+BAR, LABEL, COLUMNS = 30, 190, 210
 _At = Callable[[float, float], tuple[float, float]]
 COLOURS = 4
+_LINE_HEIGHT = 13
 DASHES = ("", "7 4", "2 4", "10 4 2 4", "4 2 1 2")
 
 
+class Mark(NamedTuple):
+    """A sign on a line at one request; with a `link` it leads somewhere, and `told` is shown on it."""
+
+    request: int  # from 1
+    shape: str = "○"  # one of `SHAPES`
+    told: str = ""
+    link: str = ""
+
+
+SHAPES = {
+    "○": '<circle class="mark s{0}" cx="{1:.1f}" cy="{2:.1f}" r="4.5"/>',
+    "□": '<path class="mark s{0}" d="M{1:.1f} {2:.1f}m-4.5 -4.5h9v9h-9z"/>',
+    "△": '<path class="mark s{0}" d="M{1:.1f} {2:.1f}m0 -6l6 10h-12z"/>',
+    "◇": '<path class="mark s{0}" d="M{1:.1f} {2:.1f}m0 -6l6 6l-6 6l-6 -6z"/>',
+}
+
+
 class Line(NamedTuple):
-    """A value for each request; None leaves a gap. `marked` are the numbers of requests with a sign, from 1."""
+    """A value for each request; None leaves a gap."""
 
     name: str
     values: Sequence[float | None]
-    marked: Sequence[int] = ()
+    marks: Sequence[Mark] = ()
 
 
 class Bar(NamedTuple):
@@ -36,11 +54,16 @@ class Bar(NamedTuple):
     shown: str
 
 
-def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], sign: str, *, unit: str) -> str:
-    """A plot of lines over requests, with `limits` as level lines; `sign` says what a mark on a line means."""
+def line_plot(
+    title: str, lines: Sequence[Line], limits: Mapping[str, float], sign: str, *, unit: str, top: float | None = None
+) -> str:
+    """A plot of lines over requests, with `limits` as level lines; `sign` says what a mark on a line means.
+
+    The scale ends at `top`, by default above all values; a line leaves the plot there.
+    """
     count = max((len(line.values) for line in lines), default=1)
     values = [value for line in lines for value in line.values if value is not None]
-    top = _round_up(max([*values, *limits.values()], default=1.0) or 1.0)
+    top = top or _round_up(max([*values, *limits.values()], default=1.0) or 1.0)
     width, height = WIDTH - LEFT - 12, HEIGHT - TOP - BOTTOM
 
     def at(request: float, value: float) -> tuple[float, float]:
@@ -50,16 +73,51 @@ def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], si
     drawn += [
         _text(at(n, 0)[0], HEIGHT - BOTTOM + 16, f"{n:,}", "middle") for n in sorted({1, (count + 1) // 2, count})
     ]
-    for name, value in limits.items():
-        x, y = at(1, value)
-        drawn.append(f'<line class="limit" x1="{x:.1f}" x2="{WIDTH - 12}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        drawn.append(_text(WIDTH - 14, y - 4, f"{name} {value:,.0f}", "end"))
+    drawn += _limits([(f"{name} {value:,.0f}", *at(1, value)) for name, value in limits.items() if value <= top])
     for place, line in enumerate(lines):
-        drawn += _drawn(place, [None if v is None else at(i, v) for i, v in enumerate(line.values, 1)], line.marked)
+        within = [None if value is None or value > top else value for value in line.values]
+        drawn += _drawn(place, [None if v is None else at(i, v) for i, v in enumerate(within, 1)], line.marks)
     head = ["request", *(line.name for line in lines)]
     rows = [[f"{i + 1:,}", *(_cell(line, i) for line in lines)] for i in range(count)]
-    caption = f"{title}, in {unit}. {'○ ' + sign if sign else ''}"
+    caption = f"{title}, in {unit}. {sign}"
     return _figure(title, caption, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
+
+
+class Column(NamedTuple):
+    """What happened in one span of time: a number for each series."""
+
+    name: str
+    values: Sequence[float]
+
+
+def column_plot(title: str, told: str, series: Sequence[str], columns: Sequence[Column]) -> str:
+    """A plot with a column for each span of time, in which the series stand on each other."""
+    top = _round_up(max([4.0, *(sum(column.values) for column in columns)]))
+    width, height, least = WIDTH - LEFT - 12, COLUMNS - TOP - BOTTOM, 1.0
+
+    def at(place: float, value: float) -> tuple[float, float]:
+        return LEFT + width * (place - 1) / max(len(columns), 1), TOP + height * (1 - value / top)
+
+    drawn = list(_levels(top, LEFT, WIDTH - 12, at))
+    step = width / max(len(columns), 1)
+    for place, column in enumerate(columns, 1):
+        below, parts = 0.0, []
+        for at_series, value in enumerate(column.values):
+            if value:
+                (x, y), (_, foot) = at(place, below + value), at(place, below)
+                wide, high = max(step - 2, least), max(foot - y, least)
+                size = f'x="{x + 1:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}"'
+                parts.append(f'<rect class="bar s{at_series % COLOURS}" {size}/>')
+                below += value
+        pairs = zip(series, column.values, strict=True)
+        said = escape(", ".join((column.name, *(f"{name} {value:,.0f}" for name, value in pairs))))
+        drawn += [f"<g><title>{said}</title>{''.join(parts)}</g>"] if parts else []
+    for place in sorted({1, (len(columns) + 1) // 2, len(columns)}) if columns else ():
+        x = at(place, 0)[0] + step / 2
+        drawn.append(_text(x, COLUMNS - BOTTOM + 16, columns[place - 1].name, "start" if place == 1 else "end"))
+    rows = [[column.name, *(f"{value:,.0f}" for value in column.values)] for column in columns if any(column.values)]
+    table = html_table(title, ["time (UTC)", *series], rows)
+    return _figure(title, told, COLUMNS, drawn, table, series, is_filled=True)
 
 
 def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None = None) -> str:
@@ -98,27 +156,54 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
     )
 
 
-def _figure(title: str, told: str, height: int, drawn: Sequence[str], rows: str, names: Sequence[str] = ()) -> str:
-    sample = '<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path {} d="M0 5H36"/></svg>'
-    legend = "".join(f"<li>{sample.format(_stroke(place))}{escape(name)}</li>" for place, name in enumerate(names))
+def _figure(
+    title: str,
+    told: str,
+    height: int,
+    drawn: Sequence[str],
+    rows: str,
+    names: Sequence[str] = (),
+    *,
+    is_filled: bool = False,
+) -> str:
+    sample = '<svg class="sample" viewBox="0 0 36 10" aria-hidden="true">{}</svg>'
+    signs = [
+        f'<rect class="bar s{place % COLOURS}" width="36" height="10"/>'
+        if is_filled
+        else f'<path {_stroke(place)} d="M0 5H36"/>'
+        for place in range(len(names))
+    ]
+    legend = "".join(f"<li>{sample.format(sign)}{escape(name)}</li>" for sign, name in zip(signs, names, strict=True))
+    role = "group" if any(part.startswith("<a ") for part in drawn) else "img"  # an image may hold no links
     return (
         f"<figure><figcaption>{escape(told)}</figcaption>{f'<ul class=legend>{legend}</ul>' if legend else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}, plot">'
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg></div>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="{role}" aria-label="{escape(title)}">{"".join(drawn)}</svg></div>'
         f"<details><summary>Table: {escape(title)}</summary>{rows}</details></figure>"
     )
 
 
-def _drawn(place: int, points: Sequence[tuple[float, float] | None], marked: Sequence[int]) -> Iterator[str]:
+def _drawn(place: int, points: Sequence[tuple[float, float] | None], marks: Sequence[Mark]) -> Iterator[str]:
     path, pen = [], "M"
     for point in points:
         if point is not None:
             path.append(f"{pen}{point[0]:.1f} {point[1]:.1f}")
         pen = "M" if point is None else "L"
     yield f'<path {_stroke(place)} d="{"".join(path)}"/>'
-    for request in marked:
-        if point := points[request - 1]:
-            yield f'<circle class="mark s{place % COLOURS}" cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="4"/>'
+    for mark in marks:
+        if point := points[mark.request - 1]:
+            sign = SHAPES[mark.shape].format(place % COLOURS, *point)
+            told = f"<title>{escape(mark.told)}</title>" if mark.told else ""
+            yield f'<a href="{escape(mark.link)}">{told}{sign}</a>' if mark.link else f"<g>{told}{sign}</g>"
+
+
+def _limits(levels: Sequence[tuple[str, float, float]]) -> Iterator[str]:
+    """Level lines with their names, which never lie on each other."""
+    below = float(HEIGHT)
+    for name, x, y in sorted(levels, key=lambda level: -level[2]):
+        yield f'<line class="limit" x1="{x:.1f}" x2="{WIDTH - 12}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        below = min(y - 4, below - _LINE_HEIGHT)
+        yield _text(WIDTH - 14, max(below, TOP + 2), name, "end")
 
 
 def _stroke(place: int) -> str:
@@ -140,8 +225,8 @@ def _cell(line: Line, place: int) -> str:
     value = line.values[place] if place < len(line.values) else None
     if value is None:
         return "-"
-    sign = " ○" if place + 1 in line.marked else ""
-    return (f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.4g}") + sign
+    signs = "".join(f" {mark.shape}" for mark in line.marks if mark.request == place + 1)
+    return (f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.4g}") + signs
 
 
 def _round_up(value: float) -> float:

@@ -30,6 +30,7 @@ from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
+from proxy.telemetry import KEPT, SLOT
 from proxy.upstream.choice import shown
 from strategies.core.handles import handle_in
 
@@ -198,15 +199,27 @@ async def _json_body(request: Request) -> object:
         raise BadRequest("The request body is no JSON.") from None
 
 
-async def _live(call: Call) -> Answer:
-    return call.services.live.document()
+async def _sums(call: Call) -> Answer:
+    """The sums of the last hours, one row for each slot that has requests, and those of this replica."""
+    hours, sums = call.query.get("hours", "24"), call.services.sums
+    if not _NUMBER.fullmatch(hours) or not 0 < int(hours) * 3600 <= KEPT:
+        raise BadRequest(f"'hours' must be a number from 1 to {KEPT // 3600}.", param="hours")
+    rows = [{"at": at, **found} for at, found in await sums.since(int(hours) * 3600)]
+    replica = {"started": sums.started, **sums.total}
+    return {
+        "object": "sums",
+        "slot": SLOT,
+        "currency": call.services.settings.currency,
+        "replica": replica,
+        "data": rows,
+    }
 
 
 async def _known(call: Call) -> Answer:
     """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
     services, exchanges = call.services, call.services.exchanges
     knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
-    served = {(row["model"], "", row["upstream"]) for row in services.live.document()["data"]}
+    served = {(model, "", upstream) for model, upstream in services.telemetry.served}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
     taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
     scopes = [*starmap(LessonScope, sorted(served)), *sorted(taught)]
@@ -281,7 +294,7 @@ _OWN: Mapping[str, Callable[[OwnSessions, str, object], Awaitable[Document]]] = 
 }
 
 _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
-    "live": {"GET": _live},
+    "sums": {"GET": _sums},
     "known": {"GET": _known},
     "stats": {"GET": lambda call: call.services.admin.stats()},
     "sessions": {"GET": lambda call: call.services.admin.list_sessions(call.query.get("tenant"), call.query.get("id"))},

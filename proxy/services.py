@@ -11,7 +11,7 @@ from functools import partial
 
 import anyio.lowlevel
 
-from proxy.asking import Asking, Resolver
+from proxy.asking import Asking, FinishedCall, Resolver
 from proxy.condensing.attempt import Attempts
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
@@ -23,6 +23,7 @@ from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
+from proxy.controls import Controls
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.knowledge.calibrator import Calibrator
@@ -46,11 +47,12 @@ from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import Store
-from proxy.telemetry import Live, Telemetry
+from proxy.telemetry import Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table
 from proxy.upstream import Upstream, server_of
 from proxy.upstream.choice import destinations
+from strategies.core.economics import Prices
 from strategies.core.messages import Reader
 
 POOL_WAIT = (0.2, 1.0)
@@ -70,10 +72,10 @@ class Services:
         self.tenants, token = Tenants(settings, tenant_key(settings)), admin_token(settings)
         self.settings, self.store, self.clock = settings, store, clock
         self.telemetry = Telemetry()
-        self.live = Live(clock)
         self.upstream = Upstream(settings.upstream)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
         self.background = OwnedTasks()
+        self.sums = Sums(self.stored, self.background, clock, self.prices)
         self.counting = CountingPool()
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
@@ -89,7 +91,7 @@ class Services:
             self.upstream,
             settings.background,
             clock=clock,
-            report=self.telemetry.record_call,
+            report=self._note_call,
             known={server_of(base_url): server for base_url, server in self.discovered.items()},
         )
         knowledge = self._knowledge()
@@ -100,11 +102,18 @@ class Services:
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
-        lately = self.live.sessions_of if settings.workers == 1 else lambda _tenant: []
-        self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, lately)
+        self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
+
+    def prices(self, model: str) -> Prices | None:
+        """The prices of a model, None if they are not known."""
+        return self.policies.policy(Controls(), {}, LessonScope(model)).prices
+
+    def _note_call(self, call: FinishedCall) -> None:
+        self.telemetry.record_call(call)
+        self.sums.note_call(call)
 
     def _stated_window(self, scope: LessonScope) -> StatedWindow | None:
         server = self.discovered.get(scope.upstream)
@@ -190,6 +199,7 @@ async def open_services(
         stack.push_async_callback(built.upstream.close)
         stack.callback(built.counting.close)
         stack.push_async_callback(built.stored.close)
+        stack.push_async_callback(built.sums.write)
         stack.push_async_callback(built.background.close)
         await asyncio.to_thread(built.tokenizers.warm)
         yield built

@@ -1,4 +1,4 @@
-"""Telemetry: the Prometheus metrics, and the rows of live conversations.
+"""Telemetry: the Prometheus metrics, and the sums that pages and receipts are made of.
 
 Metrics carry only counts and names, never content and never a credential. The parts of the proxy report an event by
 calling `Telemetry.count`, or a `record_…` method if more than one number changes.
@@ -6,21 +6,24 @@ calling `Telemetry.count`, or a `record_…` method if more than one number chan
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter as Tally
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import FinishedCall
-from proxy.condensing.policy import RATIOS
 from proxy.condensing.turn import Decision
-from proxy.endpoints.replies import Usage
 from proxy.knowledge.figures import Figures
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
-from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.requests import in_millionths
+from proxy.sessions.stored import StoredSessions
+from proxy.store.base import StoreError
+from strategies.core.economics import Prices
 
 MAX_MODELS = 256  # maximum number of models with a label of their own
 OTHER = "other"
@@ -60,6 +63,8 @@ class Telemetry:
         self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
         self._models: set[str] = set()
+        self.served: set[tuple[str, str]] = set()
+        """The models that this process was asked for, each with the address of its upstream; at most `MAX_MODELS`."""
         self.in_flight = 0  # requests under way; `proxy/serving/` counts them
         self.metric("in_flight").set_function(lambda: self.in_flight)
         self.metric("store_writable").set(1)
@@ -87,6 +92,9 @@ class Telemetry:
 
     def record_decision(self, decision: Decision, milliseconds: float) -> None:
         """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
+        if len(self.served) < MAX_MODELS:
+            request = decision.context.request
+            self.served.add((request.model, request.upstream.base_url))
         self.metric("requests_total", decision.action).inc()
         if decision.reason:
             self.metric("reasons_total", decision.reason).inc()
@@ -115,66 +123,86 @@ class Telemetry:
         return generate_latest(self.registry)
 
 
-MAX_ROWS = 256  # maximum number of conversations; those that were served longest ago are dropped first
+# -- sums ----------------------------------------------------------------------------------------------------------
+
+SLOT = 300  # seconds that one sum is over
+KEPT = 8 * 24 * 3600  # seconds
+_HOUR = 3600
+_PAUSE = 1.0  # seconds between a request and the write of its sums, which are those of many then
 
 
-@dataclass(slots=True)
-class _Conversation:
-    tenant: str
-    id: str
-    model: str = ""
-    upstream: str = ""  # its address
-    strategy: str = ""
-    action: str = ""
-    reason: str = ""
-    window: int | None = None
-    tokens: int = 0  # tokens of the last view, as the upstream counts them
-    requests: int = 0
-    client_tokens: int = 0
-    forwarded_tokens: int = 0
-    condensations: list[str] = field(default_factory=list)  # the ids of new condensations, the latest last
-    cost: float | None = None  # the cost of the requests, in the currency of the prices; None if there are no prices
-    saved_cost: float | None = None
-    """The least that the saved tokens would have cost: if all of them had come from the upstream's cache."""
-    last_at: float = 0.0
+class Sums:
+    """What all requests have amounted to, stored or not, by the time at which they ended.
 
-
-class Live:
-    """The live conversations: a row for each that this process has served, for `wrap` and the dashboard.
-
-    The rows are kept in the memory of each worker, and begin with it. They hold no text of messages. `clock` gives
-    seconds since the epoch.
+    Each replica adds to the sums in the store, and has its own since it started (`total`). `prices` are those of a
+    model, None if they are not known; `clock` gives seconds since the epoch. What the store does not take is kept
+    until it does.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._rows: Lru[tuple[str, str], _Conversation] = Lru(MAX_ROWS)
-        self._clock = clock
+    def __init__(
+        self,
+        stored: StoredSessions,
+        tasks: OwnedTasks,
+        clock: Callable[[], float],
+        prices: Callable[[str], Prices | None],
+    ) -> None:
+        self._stored, self._tasks, self._clock, self._prices = stored, tasks, clock, prices
+        self.started = clock()
+        self.total: Tally[str] = Tally()
+        self._waiting: dict[int, Tally[str]] = {}
+        self._is_due = False
 
-    def record(self, tenant: str, model: str, decision: Decision, usage: Usage | None) -> None:
-        """Records a request that the upstream has answered; without a `usage` its prompt counts as uncached."""
-        key = tenant, decision.session
-        row = self._rows.use(key) or self._rows.put(key, _Conversation(*key))
-        policy, counted = decision.policy, usage or Usage(decision.expected_tokens)
-        row.model, row.upstream = model, decision.context.request.upstream.base_url
-        row.strategy = policy.pipeline.text
-        row.action, row.reason, row.window = decision.action, decision.reason, policy.window.tokens
-        row.tokens, row.last_at = counted.prompt, self._clock()
-        row.requests += 1
-        row.client_tokens += decision.tokens_before
-        row.forwarded_tokens += decision.forwarded_tokens
-        applied = decision.applied
-        if applied is not None and decision.action is Action.CONDENSED and applied.id not in row.condensations:
-            row.condensations.append(applied.id)
-        prices = policy.costs
-        if prices is not RATIOS:
-            spent = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion)
-            row.cost = (row.cost or 0.0) + spent
-            saved = decision.tokens_saved
-            row.saved_cost = (row.saved_cost or 0.0) + prices.of_call(prompt=saved, cached=saved)
+    def note_call(self, call: FinishedCall) -> None:
+        """Adds a call of our own; its cost is that of a prompt, because it is not known how much was its answer."""
+        prices = self._prices(call.model)
+        cost = in_millionths(prices.of_call(prompt=call.tokens)) if prices else 0
+        self.note({"own_calls": 1, "own_failed": int(bool(call.failure)), "own_tokens": call.tokens, "own_cost": cost})
 
-    def sessions_of(self, tenant: str) -> list[str]:
-        """The ids of a tenant's conversations, the newest first."""
-        return [row.id for row in reversed(self._rows.values()) if row.tenant == tenant]
+    def note(self, found: Mapping[str, int]) -> None:
+        """Adds what has just ended; nothing if that is empty."""
+        if not found:
+            return
+        self.total.update(found)
+        self._waiting.setdefault(int(self._clock() // SLOT), Tally()).update(found)
+        if not self._is_due:
+            self._is_due = True
+            self._tasks.own(self._write_soon())
 
-    def document(self) -> dict[str, Any]:
-        return {"object": "live", "data": [asdict(row) for row in reversed(self._rows.values())]}
+    async def _write_soon(self) -> None:
+        await asyncio.sleep(_PAUSE)
+        await self.write()
+
+    async def write(self) -> None:
+        """Writes what waits; a failure is logged."""
+        self._is_due = False
+        waiting, self._waiting = self._waiting, {}
+        for slot, found in waiting.items():
+            hour, place = divmod(slot * SLOT, _HOUR)
+            named = {f"{place // SLOT}:{name}": amount for name, amount in found.items() if amount}
+            try:
+                await self._stored.in_time(self._stored.store.add(_sum_of(hour), named, KEPT))
+            except StoreError as error:
+                self._stored.outage.failed("sums were not written", error)
+                if slot * SLOT > self._clock() - KEPT:
+                    self._waiting.setdefault(slot, Tally()).update(found)
+
+    async def since(self, seconds: int) -> list[tuple[int, Tally[str]]]:
+        """For each slot of the last `seconds` that has requests: when it began, and its sums. Raises `StoreError`."""
+        await self.write()
+        now = self._clock()
+        first = int((now - min(seconds, KEPT)) // SLOT)
+        hours = range(first * SLOT // _HOUR, int(now // _HOUR) + 1)
+        slots: dict[int, Tally[str]] = {}
+        for hour, found in zip(
+            hours, await self._stored.in_time(self._stored.store.sums(list(map(_sum_of, hours)))), strict=True
+        ):
+            for named, amount in found.items():
+                place, _, name = named.partition(":")
+                slot = hour * _HOUR // SLOT + int(place)
+                if slot >= first:
+                    slots.setdefault(slot, Tally())[name] += amount
+        return [(slot * SLOT, slots[slot]) for slot in sorted(slots)]
+
+
+def _sum_of(hour: int) -> str:
+    return f"hour-{hour}"

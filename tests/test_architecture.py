@@ -229,7 +229,7 @@ OTHER_MEANINGS = {
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
     "proxy/sessions/supply.py": {"messages"},
-    "proxy/sessions/session.py": {"prompt_tokens", "completion_tokens"},
+    "proxy/sessions/requests.py": {"prompt_tokens", "completion_tokens"},
 }
 
 

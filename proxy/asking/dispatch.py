@@ -304,6 +304,7 @@ class FinishedCall(NamedTuple):
     """How one call ended: `failure` is "" or a kebab-case word that says what went wrong, `tokens` the whole cost."""
 
     role: str
+    model: str
     background: bool
     failure: str
     tokens: int
@@ -408,7 +409,7 @@ class Dispatcher:
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
                     return result
                 finally:
-                    self.report(FinishedCall(role, caller.background, failure, tokens))
+                    self.report(FinishedCall(role, model.model or caller.model, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.condensing.memory_tool import Searcher
@@ -22,7 +23,8 @@ from proxy.request.wire import Body
 from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import Branch, Session, counts_in, size_after
+from proxy.sessions.requests import RequestRecord, amounts, in_millionths
+from proxy.sessions.session import MAX_MODEL_NAME, Branch, Session, size_after
 from strategies.core.view import View
 
 
@@ -99,14 +101,55 @@ class Attempts:
 class ReplyFacts(NamedTuple):
     """What a reply has shown."""
 
+    status: int = 0  # of the last reply; 0 before the first
+    milliseconds: int = 0  # since the request came
     usage: Usage | None = None
     anchor: Anchor | None = None  # what calibration keeps of the usage for the branch's next request
     ending: str = ""
     is_late_refusal: bool = False  # whether it ended in a refusal for length
 
 
-def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float) -> Session:
-    """The session once an attempt was answered; `old` is the branch that it continues, None if it opens one."""
+def record_of(attempt: Attempt, reply: ReplyFacts) -> RequestRecord:
+    """What is recorded of a request; its branch is the one that it was decided on."""
+    decision, context, usage = attempt.decision, attempt.context, reply.usage
+    request, branch, window = context.request, context.branch, context.policy.window.tokens
+    reread = 0
+    if decision.action is Action.CONDENSED and usage and branch and branch.anchor and context.spent("cached_tokens"):
+        # Without a change, all of the last view would have come from the upstream's cache.
+        reread = max(min(branch.anchor.counted, usage.prompt) - usage.cached, 0)
+    counted = usage or Usage(decision.expected_tokens)
+    prices = context.policy.prices
+    cost = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion) if prices else 0.0
+    return RequestRecord(
+        at=request.received_at,
+        branch=decision.branch,
+        action=decision.action,
+        trigger=decision.trigger,
+        condensation=decision.applied.id if decision.applied else "",
+        before=decision.tokens_before,
+        after=decision.forwarded_tokens,
+        precision=decision.precision,
+        status=reply.status,
+        milliseconds=reply.milliseconds,
+        model=request.model[:MAX_MODEL_NAME],
+        window=window,
+        prompt=usage.prompt if usage else 0,
+        cached=usage.cached if usage else 0,
+        reply=usage.completion if usage else 0,
+        own=decision.all_own_tokens,
+        reread=reread,
+        fits=context.fits_whole and Step.SMALLER not in attempt.tried,
+        cost=in_millionths(cost) if reply.status < HTTPStatus.BAD_REQUEST else 0,
+    )
+
+
+def session_after(
+    attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float
+) -> tuple[Session, RequestRecord]:
+    """The session once an attempt was answered, and the request's record.
+
+    `old` is the branch that it continues, None if it opens one.
+    """
     decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
     history, applied = context.history, _last_applied(decision)
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
@@ -116,13 +159,8 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
     )
     if reply.anchor is not None:
         branch = branch._replace(anchor=reply.anchor)
-    more = {
-        "requests": 1,
-        "client_tokens": decision.tokens_before,
-        "forwarded_tokens": decision.forwarded_tokens,
-        "own_tokens": decision.own_tokens,
-        **counts_in(reply.usage),
-    }
+    record = record_of(attempt, reply)._replace(branch=branch.name)
+    more = {"own_tokens": decision.own_tokens, **amounts(record, context.policy.prices)}
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
     saved, advice = session.saved_tokens, decision.economy
@@ -132,7 +170,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
     after = session.with_branch(old, branch).with_totals(**more)
     for patch in (*decision.memory_patches, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
-    return after._replace(
+    after = after.with_model(record.model)._replace(
         settings=session.settings if session.is_derived else dict(context.policy.session_settings),
         strategy=context.policy.pipeline.text,
         window=context.policy.window.tokens,
@@ -144,6 +182,7 @@ def session_after(attempt: Attempt, reply: ReplyFacts, session: Session, old: Br
         ),
         pictures_out=context.pictures_out or session.pictures_out,
     )
+    return after, record
 
 
 def ends_size(decision: Decision) -> bool:

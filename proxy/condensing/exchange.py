@@ -22,11 +22,11 @@ from time import perf_counter
 from typing import TypeVar
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, Step, degraded, session_after
+from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, Step, degraded, record_of, session_after
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
 from proxy.condensing.refusals import Refusals, is_perhaps_refused, may_be_refused
-from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
+from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort, undecided
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.overflow import MIN_WINDOW, RefusedPart
@@ -36,6 +36,7 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, SendBody, search
 from proxy.sessions.keeping import SessionUpdate
+from proxy.sessions.requests import RequestRecord
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.upstream import UpstreamReply
 from strategies.dialects.pictures import has_pictures
@@ -78,6 +79,7 @@ class Exchange:
     def __init__(self, parts: Exchanges, request: ClientRequest) -> None:
         self.request = request
         self.timing = account.Timing()
+        self._started = perf_counter()
         self._parts = parts
         self._attempt: Attempt  # the attempt that is sent, or was sent last
         self._reply = ReplyFacts()
@@ -89,11 +91,14 @@ class Exchange:
 
         A dry run forwards nothing, so there an internal error propagates too.
         """
-        parts = self._parts
+        parts, context = self._parts, None
         try:
             context = await parts.intake.build_context(self.request, self.timing)
             self._attempt = await self._decided(context)
         except Exception as error:
+            if isinstance(error, ProxyError) and context is not None and not self.request.controls.dry_run:
+                self._attempt = Attempt(undecided(context))
+                await self.note_failed(error.status)
             if isinstance(error, ProxyError | HeldByServer) or self.request.controls.dry_run:
                 raise
             _log.exception("reading the request failed; it is forwarded unchanged")
@@ -136,6 +141,11 @@ class Exchange:
     def stores(self) -> bool:
         return self._attempt.stores
 
+    @property
+    def record(self) -> RequestRecord:
+        """What is recorded of the request, as far as it has come."""
+        return record_of(self._attempt, self._reply)
+
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request.
 
@@ -155,9 +165,10 @@ class Exchange:
         """
         reply = await self._send_until_accepted(send_body)
         attempt = self._attempt
-        if attempt.rounds is None:
-            return reply
-        return await search(reply, self._parts.refusals.following(attempt, attempt.rounds, send_body))
+        if attempt.rounds is not None:
+            reply = await search(reply, self._parts.refusals.following(attempt, attempt.rounds, send_body))
+        self._reply = self._reply._replace(status=reply.status)
+        return reply
 
     async def _send_until_accepted(self, send_body: SendBody) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
@@ -220,11 +231,22 @@ class Exchange:
         Synchronous, because nothing may run between the end of a reply and the start of storing it. A defect in
         learning costs what the reply would have taught, not the session.
         """
+        self._take_time()
         try:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
         return self.store(watched.items(), watched.reply_id) if self.stores else None
+
+    def _take_time(self) -> None:
+        self._reply = self._reply._replace(milliseconds=round((perf_counter() - self._started) * 1000))
+
+    async def note_failed(self, status: int) -> None:
+        """Records a request that was not answered, where its session is stored."""
+        self._take_time()
+        self._reply = self._reply._replace(status=status)
+        if self._attempt.context.may_store:
+            await self._parts.decider.keeper.note_failed(self._attempt.context.recognised, self.record)
 
     def _learn(self, watched: WatchedReply) -> None:
         decision, rounds = self._attempt.decision, self._attempt.rounds

@@ -23,7 +23,7 @@ from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
 from proxy.knowledge.profiles import ANY, LessonScope, Profile, WindowLookup
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
-from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.settings.tables import BUNDLED_CURRENCY, JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.models import ModelTable, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
@@ -94,7 +94,7 @@ class Policy(NamedTuple):
     background: Mode = "off"  # when models may be asked for work that no request waits for
     scope: str = ""  # the scope in which memory cards are shared; "" if they are not
     economy: str = "off"  # `off`, `advise` or `auto`: whether the trigger is where condensing is cheapest
-    costs: Prices = RATIOS  # the prices for that: those of the settings, else the published ones, else usual ratios
+    prices: Prices | None = None  # those of the settings, else the published ones; None if the model has none
     strict: bool = False  # whether a request that stays over the budget is refused
     profile: Profile = ANY  # the form of requests that the upstream accepts
     ledger: LedgerCaps = LEDGER
@@ -132,6 +132,11 @@ class Policy(NamedTuple):
             return self.summarizer.form == "continue"
         is_cheaper = self.budget is not None and is_cheaper_continued(self.budget, self.costs)
         return is_cheaper and not self.summarizer.own_model
+
+    @property
+    def costs(self) -> Prices:
+        """The prices by which the cheapest trigger is found: usual ratios if those of the model are not known."""
+        return self.prices or RATIOS
 
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""
@@ -332,12 +337,13 @@ class Policies:
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
+        published = self._table.prices(model) if self._settings.currency == BUNDLED_CURRENCY else None
         policy = Policy(
             pipeline=pipeline_named(own("strategy")),
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),
-            costs=prices or self._table.prices(model) or RATIOS,
+            prices=prices or published,
             economy=own("economy"),
             strict=own("strict"),
         )

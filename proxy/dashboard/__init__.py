@@ -2,9 +2,9 @@
 
 Without an admin token the pages and the actions of their forms do not exist.
 
-A page is made in three steps: this module reads the same data as the admin API, `pages` turns a session into what is
-drawn, and a template writes the HTML. The script of a page only fetches it again every few seconds and replaces what
-has changed.
+A page is made in three steps: this module reads the same data as the admin API, `overview` and `session` turn it into
+what is drawn, and a template writes the HTML. The script of a page only fetches it again every few seconds and replaces
+what has changed.
 
 The text of users and models is never more than text: templates escape it, no Markdown is rendered, no links are made of
 it, and the content security policy allows only the one script file.
@@ -20,7 +20,7 @@ from hashlib import blake2b
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
@@ -29,7 +29,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from proxy.browsers import Guard
 from proxy.controls import Controls
-from proxy.dashboard import pages
+from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
 from proxy.routes import read_body, readiness
@@ -42,6 +42,8 @@ HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
 LIFETIME = 12 * 3600  # seconds after which a user must sign in again
 _MAX_CARDS = 200
+_MAX_ROWS = 200  # requests of one session in its table
+_LISTED = 100  # sessions whose requests are listed
 _MAX_FORM = 8 * 1024  # bytes
 _MAX_DIGITS = 9
 _STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -193,8 +195,13 @@ async def _acted(request: Request, services: Services, path: str, form: Form) ->
         raise HTTPException(HTTPStatus.NOT_FOUND)
     if form["do"] == "delete":
         return RedirectResponse("../../sessions", HTTPStatus.SEE_OTHER, _HEADERS)
-    back = urlencode({name: form[name] for name in ("branch", "from") if form.get(name)})
-    return RedirectResponse(f"{key[1]}?{back}", HTTPStatus.SEE_OTHER, _HEADERS)
+    back = {name: form[name] for name in ("branch", "from") if form.get(name)} | {"done": form["do"]}
+    place = ""
+    if form["do"] in ("pin", "unpin") and (at := form.get("message", "")).isdecimal():
+        back["at"], place = at, f"#m-{at}"
+    elif form["do"] == "revert":
+        place = f"#c-{quote(form.get('id', ''))}"
+    return RedirectResponse(f"{key[1]}?{urlencode(back)}{place}", HTTPStatus.SEE_OTHER, _HEADERS)
 
 
 def _place_in(form: Form) -> dict[str, object]:
@@ -228,70 +235,133 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
 
 
 async def _shown(request: Request, services: Services, path: str, form: str) -> Response:
-    query = request.query_params
+    query, admin = request.query_params, services.admin
     match path.split("/"):
         case [""]:
-            listed = await services.admin.list_newest(pages.LISTED)
-            figures = pages.figures(services.telemetry.registry.collect())
-            figures |= pages.of_live(services.live.document()["data"])
-            ready = await readiness(services)
-            return _page("overview.html", request, form, ready=ready, newest=pages.newest(listed["data"]), **figures)
+            return await _overview(request, services, form)
+        case ["requests"]:
+            listed = [overview.ListedRequest(row, each) for row, each in await admin.newest_requests(_LISTED)]
+            show, words = query.get("show", ""), query.get("q", "")
+            found = overview.requests(listed, show, words)
+            return _page("requests.html", request, form, rows=found, show=show, q=words, shows=overview.SHOWS)
         case ["sessions"]:
             is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
-            listing = services.admin.list_newest(pages.LISTED) if is_newest else None
-            listed = await (listing or services.admin.list_sessions(query.get("tenant") or None))
-            rows = pages.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
-            found = {"rows": rows, "unreadable": listed["unreadable"], "is_newest": is_newest}
-            return _page("sessions.html", request, form, query=query, **found)
-        case ["sessions", tenant, session]:
-            key = StoreKey(tenant, session)
-            shown = await services.admin.shown(key)
-            if shown is not None and "export" in query:
-                name = f'attachment; filename="{shown.document["session"]}.json"'
-                text, headers = json.dumps(shown.document, indent=2), {**_HEADERS, "content-disposition": name}
-                return Response(text, headers=headers, media_type="application/json")
+            number = _number(query.get("page", "1"), "page") or 1
+            first, last = (number - 1) * overview.PAGE, number * overview.PAGE
+            newest = admin.list_newest(last + 1 - first, first) if is_newest else None
+            listed_rows = await (newest or admin.list_sessions(query.get("tenant") or None))
+            rows = overview.sessions(listed_rows["data"], query.get("q", ""), query.get("sort", ""))
+            rows = rows if is_newest else rows[first:]
+            values: dict[str, Any] = {"rows": rows[: overview.PAGE], "has_more": len(rows) > overview.PAGE}
+            values |= {"page": number, "unreadable": listed_rows["unreadable"]}
+            return _page("sessions.html", request, form, query=query, **values)
+        case ["sessions", tenant, name]:
+            key = StoreKey(tenant, name)
+            shown = await admin.shown(key)
             if shown is not None:
-                cards = await services.memory_admin.list_cards(key) or {"data": []}
-                page = _session(shown, query, services)
-                return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
+                return await _session(request, services, key, shown, form)
     raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
-def _session(shown: ShownSession, query: Mapping[str, str], services: Services) -> dict[str, Any]:
-    latest = max(shown.session.branches, key=lambda branch: branch.last_used, default=None)
-    name = query.get("branch") or (latest.name if latest else "")
+async def _overview(request: Request, services: Services, form: str) -> Response:
+    name = request.query_params.get("range", "24h")
+    if name not in overview.RANGES:
+        raise BadRequest(f"'range' must be one of {', '.join(overview.RANGES)}.", param="range")
+    seconds, _ = overview.RANGES[name]
+    shown = overview.in_range(name, await services.sums.since(seconds), services.clock())
+    listed, ready = await services.admin.list_newest(overview.NEWEST), await readiness(services)
+    currency = services.settings.currency
+    return _page(
+        "overview.html",
+        request,
+        form,
+        shown=shown,
+        ranges=list(overview.RANGES),
+        sentence=overview.sentence(shown.total, currency),
+        notices=overview.notices(shown.total, ready),
+        newest=[{**row, "saved": overview.saved(row)} for row in listed["data"]],
+        ready=ready,
+        currency=currency,
+    )
+
+
+async def _session(request: Request, services: Services, key: StoreKey, shown: ShownSession, form: str) -> Response:
+    query = request.query_params
+    if "export" in query:
+        name = f'attachment; filename="{shown.document["session"]}.json"'
+        text, headers = json.dumps(shown.document, indent=2), {**_HEADERS, "content-disposition": name}
+        return Response(text, headers=headers, media_type="application/json")
+    # A side request, such as for a title, opens a branch of its own, which is not what people look for.
+    longest = max(shown.branches, key=lambda each: len(shown.branches[each]), default="")
+    name = query.get("branch") or longest
+    messages = shown.branches.get(name, [])
+    number = _number(query.get("message", ""), "message")
+    if number is not None:
+        if number >= len(messages):
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        whole = session.visible(session.whole_text(messages[number]))
+        role = messages[number].role.value
+        return _page("message.html", request, form, number=number, role=role, text=whole, branch=name)
+    cards = await services.memory_admin.list_cards(key) or {"data": []}
+    page = _session_page(shown, name, query, services)
+    return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
+
+
+def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], services: Services) -> dict[str, Any]:
     messages = shown.branches.get(name, [])
     stored = next((branch for branch in shown.session.branches if branch.name == name), None)
-    branch = pages.branch_of(
+    branch = session.branch_of(
+        name,
         messages,
         shown.session.condensations,
         stored.applied if stored else "",
-        lambda message: shown.counter.message(message.body),
+        shown.requests,
+        shown.counter.message,
     )
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
-    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - pages.PAGE, 0)
+    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - session.PAGE, 0)
     start = newest if asked is None else min(asked, len(messages))
     limits: dict[str, float] = {}
-    if branch.condensations:
-        # The window of the last condensation, with the general marks.
-        limits["window"] = window = branch.condensations[-1].window
+    window = next((record.window for record in reversed(branch.requests) if record.window), None)
+    if window:
+        limits["window"] = window
         if budget := services.policies.policy(Controls(window=window), {}, LessonScope("")).budget:
             limits |= {"trigger": budget.trigger, "target": budget.target}
+    total = shown.document["totals"]
     return {
         "session": shown.document,
-        "names": list(shown.branches),
+        "names": {each: len(found) for each, found in shown.branches.items()},
         "branch": name,
-        "plot": pages.plot(branch, limits),
-        "groups": pages.groups(branch, pins, start),
+        "sentence": overview.sentence(total, services.settings.currency),
+        "window": session.window_of(branch, pins),
+        "plot": session.plot(branch, limits),
+        "requests": branch.requests[:-_MAX_ROWS:-1],
+        "groups": session.groups(branch, pins, start),
         "start": start,
-        "end": min(start + pages.PAGE, len(messages)),
+        "end": min(start + session.PAGE, len(messages)),
         "count": len(messages),
-        "page": pages.PAGE,
-        "condensations": pages.condensations_of(shown.document, branch),
-        "injected": pages.injected(branch, shown.session.patches) if stored else [],
-        "verdicts": pages.votes_of(shown.document),
+        "page": session.PAGE,
+        "condensations": session.condensations_of(shown.document, branch),
+        "injected": session.injected(branch, shown.session.patches) if stored else [],
+        "verdicts": session.votes_of(shown.document),
+        "said": _said(query),
         "card_types": TYPES,
     }
+
+
+def _said(query: Mapping[str, str]) -> str:
+    """What the last form did, as the address says; "" if the page was opened otherwise."""
+    done = query.get("done", "")
+    number = _number(query.get("message", query.get("at", "")), "at")
+    told = {
+        "pin": f"Message {number} is pinned: it stays word for word.",
+        "unpin": "The message is no longer pinned.",
+        "revert": "The condensation is taken back: the longer prompt is sent again where it fits.",
+        "forget": "The memory card is deleted.",
+        "remember": "The memory card is added.",
+        "edit": "The memory card is changed.",
+    }
+    return told.get(done, "")
 
 
 def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
@@ -313,7 +383,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=pages.visible)
+    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=session.visible)
     return templates
 
 

@@ -15,7 +15,7 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS, Window
-from proxy.plots import Bar, Line, bar_plot, html_table, line_plot
+from proxy.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from strategies.core.economics import Prices
 
@@ -347,7 +347,7 @@ def _plotted(replayed: ReplayResults) -> Iterator[str]:
         unit = replayed.currency if replayed.has_prices else "millions of input tokens at usual ratios"
         yield (
             f"<details{'' if number else ' open'}><summary>{escape(called)}</summary>"
-            + line_plot(f"Tokens sent: {called}", tokens, limits, "a new condensation", unit="tokens")
+            + line_plot(f"Tokens sent: {called}", tokens, limits, "○ a new condensation", unit="tokens")
             + line_plot(f"Money spent so far: {called}", money, {}, "", unit=unit)
             + "</details>"
         )
@@ -362,7 +362,7 @@ def _spent(way: ReplayedConversation, prices: Prices) -> list[float | None]:
 
 def _tokens(name: str, way: ReplayedConversation) -> Line:
     sent = [None if one.refused else float(one.forwarded_tokens) for one in way.requests]
-    return Line(name, sent, [i for i, one in enumerate(way.requests, 1) if one.condensed])
+    return Line(name, sent, [Mark(i) for i, one in enumerate(way.requests, 1) if one.condensed])
 
 
 def _each(replayed: ReplayResults) -> Iterator[str]:

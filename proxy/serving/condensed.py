@@ -168,9 +168,12 @@ class _OneRequest:
             reply = await exchange.send(partial(self._send_body, exchange))
         except UpstreamUnavailable as error:
             error.headers = exchange.headers(accepted=False)
+            services.background.own(exchange.note_failed(error.status))
             raise
-        if not is_success(reply.status) and self.request.until_answered is not None:
-            await self.request.until_answered.aclose()  # nothing is stored: the next append may begin
+        if not is_success(reply.status):
+            services.background.own(exchange.note_failed(reply.status))
+            if self.request.until_answered is not None:
+                await self.request.until_answered.aclose()  # the history has not changed: the next append may begin
         return self._relay(reply, exchange)
 
     async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
@@ -215,7 +218,6 @@ class _OneRequest:
         storing = exchange.settle(watched)
         if waiting:
             storing = _made(waiting, storing)
-        self.services.live.record(self.request.tenant, self.request.model, exchange.decision, exchange.usage)
         return storing
 
 

@@ -49,7 +49,7 @@ def new_request_id() -> str:
 class Serving:
     """Hands requests to `app`, and a POST to one of the plain paths in `shortcuts` directly to its app.
 
-    `new_id` makes an id for a request that came without one.
+    `new_id` makes an id for a request that came without one. `note` is called with the line of each request at its end.
     """
 
     _app: ASGIApp
@@ -58,6 +58,7 @@ class Serving:
     _paths: Paths
     _drain: Drain
     _new_id: Callable[[], str]
+    _note: Callable[[RequestLine], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and writes its line when its reply has ended."""
@@ -91,6 +92,7 @@ class Serving:
             served.is_over = True
             del scope[LINE]  # the connection keeps the scope until its next request
             line.write()
+            self._note(line)
 
     def _read_path(self, scope: Scope) -> None:
         """Puts the path as it is matched and forwarded into the scope; raises `ProxyError` for one that is refused."""

@@ -25,6 +25,7 @@ from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import with_card, without_cards
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
+from proxy.sessions.requests import MILLION, RequestRecord, unpacked_all
 from proxy.sessions.session import MAIN, Branch, Session, has_node, pin_for, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
@@ -38,11 +39,13 @@ from strategies.dialects import DIALECTS
 from strategies.memory.ranking import Hit, Index, card_entry, expanded, message_entries
 
 Document = dict[str, Any]
+_MAX_OF_SESSION = 200  # requests of one session in a list of many
 
 
 class ShownSession(NamedTuple):
     document: Document
     session: Session
+    requests: Sequence[RequestRecord]  # oldest first
     branches: Mapping[str, list[Message]]
     counter: Counter  # counts its messages with the default tokenizer, because sessions do not store their model
 
@@ -63,9 +66,20 @@ class Admin:
         scheme, _, given = authorization.partition(b" ")
         return self.token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self.token)
 
-    async def list_newest(self, count: int) -> Document:
-        """A row for each of the sessions that were saved last; reads no other."""
-        return await self._listed(await self._stored.in_time(self._stored.store.newest(count)))
+    async def list_newest(self, count: int, skipped: int = 0) -> Document:
+        """A row for each of the sessions that were saved last, except the newest `skipped`; reads no other."""
+        keys = await self._stored.in_time(self._stored.store.newest(skipped + count))
+        return await self._listed(keys[skipped:])
+
+    async def newest_requests(self, count: int) -> list[tuple[Document, RequestRecord]]:
+        """The newest requests of the sessions that were saved last, each with the row of its session."""
+        found: list[tuple[Document, RequestRecord]] = []
+        async for key, session in self._each_session(await self._stored.in_time(self._stored.store.newest(count))):
+            if session is not None:
+                items = await self._stored.in_time(self._stored.store.journal(key))
+                row = _summary(key, session)
+                found += [(row, record) for record in unpacked_all(items[-_MAX_OF_SESSION:], session)]
+        return found
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
@@ -106,16 +120,21 @@ class Admin:
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        return await read_in_thread(self._shown, key, session, blocks)
+        requests = unpacked_all(await patience.read(self._stored.store.journal(key)), session)
+        return await read_in_thread(self._shown, key, session, blocks, requests)
 
-    def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
+    def _shown(
+        self, key: StoreKey, session: Session, blocks: Mapping[str, bytes], requests: Sequence[RequestRecord]
+    ) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
         branches = {
             branch.name: list(messages_on(session, branch, stored, self._reader)) for branch in session.branches
         }
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         pins = list(_pins(session, branches, counter))
-        return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
+        document = {**session_document(key, session, stored), "pins": pins}
+        document["requests"] = [request_document(each) for each in requests]
+        return ShownSession(document, session, requests, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
         """Takes a condensation back, so that no later view applies it; None if there is none. May be repeated."""
@@ -253,6 +272,7 @@ def _summary(key: StoreKey, session: Session) -> Document:
         **_head(key, session),
         "last_used": max((branch.last_used for branch in session.branches), default=session.created_at),
         "strategy": session.strategy,
+        "model": session.model,
         "latest": None if latest is None else {name: getattr(latest, name) for name in names},
         "branches": len(session.branches),
         "condensations": len(session.condensations),
@@ -291,6 +311,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "object": "session",
         **_head(key, session),
         "parent": session.parent,
+        "model": session.model,
         "settings": dict(session.settings),
         "rewriting": session.rewriting._asdict(),
         "size_refused": session.size_refused and session.size_refused._asdict(),
@@ -307,6 +328,11 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
         "appended": [element.value for element in history_at(session.tip, stored.appended).elements],
     }
+
+
+def request_document(record: RequestRecord) -> Document:
+    """A request record as JSON, with what it means: whether it was rescued, and the tokens that it saved."""
+    return {**record._asdict(), "rescued": record.is_rescued, "saved": record.saved, "cost": record.cost / MILLION}
 
 
 def _branch(branch: Branch, stored: StoredHistory) -> Document:

@@ -43,7 +43,7 @@ from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
 _log = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 BLOCK_VERSION = 2  # the schema version of all blocks, including those of append mode
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes in any other format."""
@@ -58,7 +58,7 @@ _RECORDED = (  # the fields of a condensation that its record has; whether it st
 )
 _SAME = (
     *("id", "source", "created_at", "parent", "settings", "strategy", "window", "totals", "judging", "economy"),
-    "inherited",
+    *("inherited", "model"),
 )
 _RENAMED = {
     "opened": "branches_opened",
@@ -92,6 +92,7 @@ def encode_session(session: Session) -> bytes:
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
             "dialect": session.dialect,
+            "models": session.models,
         }
     ).encode()
 
@@ -117,6 +118,7 @@ def decode_document(meta: bytes) -> Session | None:
         added_cards=tuple(from_json(document["added"])),
         forgotten_ids=tuple(document["forgotten"]),
         dialect=document["dialect"],
+        models=tuple(document["models"]),
     )
 
 

@@ -24,6 +24,7 @@ from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
+from proxy.sessions.requests import RequestRecord
 from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.supply import collided, history_of
@@ -41,8 +42,9 @@ class SessionUpdate(NamedTuple):
     """What a request leaves in the store."""
 
     transcript: Transcript  # the history that the client sent, or in append mode all of it
-    after: Callable[[Session, Branch | None, float], Session]
-    """The session after the request, by the session, the branch that it continues (None if it opens one), and the time.
+    after: Callable[[Session, Branch | None, float], tuple[Session, RequestRecord]]
+    """The session after the request and the request's record, by the session, the branch that it continues (None if it
+    opens one), and the time.
 
     A function, because the session may be read again before it is written.
     """
@@ -165,6 +167,16 @@ class Keeper:
             dialect=recognised.identity.dialect,
         )
 
+    async def note_failed(self, recognised: Recognised, record: RequestRecord) -> None:
+        """Records a request that was not answered, if its session is stored; a failure is only logged."""
+        session = recognised.session
+        if session is None:
+            return
+        try:
+            await self._stored.in_time(self._stored.store.append(recognised.key, record.packed(session.models)))
+        except StoreError as error:
+            self._stored.outage.failed("a request that failed was not recorded", error)
+
     @property
     def refused(self) -> str:
         """Why the store refuses writes, as far as is known; "" if it does not."""
@@ -218,10 +230,12 @@ class Keeper:
         """
         before = recognised.session or self._new(recognised)
         branch = before.find_branch(update.transcript)
-        session = update.after(before, branch, self.clock())._replace(tip=update.tip or before.tip)
+        session, record = update.after(before, branch, self.clock())
+        session = session._replace(tip=update.tip or before.tip)
+        save = partial(self._stored.save, recognised.key, journal=record.packed(session.models))
         index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
         if update.tip is not None:
-            return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)
+            return await save(session, self.ttl, update.blocks, index)
         transcript = update.transcript
         shared, own = [
             await offload(load_of(transcript.chain[run.start : run.stop]), new_block, transcript, run.start, run.stop)
@@ -231,11 +245,11 @@ class Keeper:
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:
             try:
-                return await self._stored.save(recognised.key, form, self.ttl, blocks, index)
+                return await save(form, self.ttl, blocks, index)
             except StoreError as error:
                 if error.reason != "store-quota":
                     raise
-        return await self._stored.save(recognised.key, inheriting, self.ttl, NONE, index)
+        return await save(inheriting, self.ttl, NONE, index)
 
 
 def nodes_of(update: SessionUpdate) -> tuple[str, ...]:

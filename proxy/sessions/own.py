@@ -1,8 +1,8 @@
 """What a caller may read of its own sessions: a search in one, and the message behind a handle.
 
 A session is known by its id in the caller's tenant only, and a handle in the sessions of that tenant only, so that an
-answer never tells what another tenant has. Without an id only the sessions count that this process has served lately,
-and only where one alone can be meant; with several workers none can, since each knows only its own.
+answer never tells what another tenant has. Without an id only the sessions count that were used in the last hour, and
+only where one alone can be meant.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from proxy.errors import BadRequest, NotKnown
 from proxy.sessions.admin import TOP_K, Document, MemoryAdmin
+from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.histories import StoredHistory, messages_on, read_in_thread
 from proxy.sessions.session import MAIN, Branch, Session, session_key
 from proxy.sessions.stored import StoredSessions
@@ -25,6 +26,8 @@ from strategies.memory.ranking import message_entries
 
 MOST_SESSIONS = 32
 """How many sessions are read for a handle that comes without one."""
+LATELY = 3_600.0  # seconds
+_NEWEST = 1_000  # sessions of all tenants among which those used lately are looked for
 _SHOWN = 8
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _log = logging.getLogger(__name__)
@@ -35,14 +38,13 @@ _Found = tuple[StoreKey, Session]
 class OwnSessions:
     """Reads the sessions of one tenant for its caller; one per app.
 
-    `lately` gives the ids of the sessions of a tenant that this process has served, newest first. Methods raise
-    `BadRequest`, `NotKnown` and `StoreError`.
+    `clock` gives seconds since the epoch. Methods raise `BadRequest`, `NotKnown` and `StoreError`.
     """
 
     stored: StoredSessions
     memory: MemoryAdmin
     reader: Reader
-    lately: Callable[[str], Sequence[str]]
+    clock: Callable[[], float]
 
     async def search(self, tenant: str, name: str | None, query: str, top_k: int = TOP_K) -> Document:
         """The messages and cards that match a query, best first, on the branch that was used last."""
@@ -67,7 +69,7 @@ class OwnSessions:
         if len(holding) > 1:
             raise _ambiguous("Several sessions of yours have this handle", [pair for pair, _ in holding])
         if not holding:
-            where = "session" if name is not None else "session that this proxy has served lately"
+            where = "session" if name is not None else "session that was used in the last hour"
             raise NotKnown(f"No {where} of yours has a message with this handle.", param="handle")
         (((_, session), message),) = holding
         text = "".join(entry.text for entry in message_entries("", message, 0))
@@ -87,9 +89,15 @@ class OwnSessions:
 
     async def _lately(self, tenant: str) -> list[_Found]:
         found: list[_Found] = []
-        for name in self.lately(tenant):
+        for key in await self.stored.in_time(self.stored.store.newest(_NEWEST)):
+            if key.tenant != tenant:
+                continue
             try:
-                found += await self._named(tenant, name)
+                session = await self.stored.in_time(self.stored.load(key))
+                if session is not None and _last_used(session) < self.clock() - LATELY:
+                    break  # those that follow were used before
+                if session is not None and session.source != SCOPE:
+                    found.append((key, session))
             except StoreError as error:
                 if error.reason != "store-corrupt":
                     raise
@@ -115,6 +123,10 @@ class OwnSessions:
 def _branches(session: Session) -> list[Branch]:
     """The branches, the one that was used last first."""
     return sorted(session.branches, key=lambda branch: branch.last_used, reverse=True)
+
+
+def _last_used(session: Session) -> float:
+    return max((branch.last_used for branch in session.branches), default=session.created_at)
 
 
 def _no_session() -> NotKnown:

@@ -24,7 +24,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.endpoints.replies import Usage, ending
+from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
@@ -52,6 +52,8 @@ NOTHING: Mapping[str, Any] = {}
 MAX_OPENINGS = 4
 """The maximum number of user messages that make one question: files, context, and the question itself."""
 MAX_BRANCHES = 64
+MAX_MODELS = 255
+MAX_MODEL_NAME = 128  # characters
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 
@@ -287,6 +289,10 @@ class Session(NamedTuple):
     pictures_out: PicturesOut | None = None
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
+    model: str = ""
+    """The model of the last request."""
+    models: tuple[str, ...] = ()
+    """The models of all requests, in the order in which they came first, at most `MAX_MODELS`."""
     revision: int = 0
 
     @property
@@ -376,6 +382,10 @@ class Session(NamedTuple):
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
 
+    def with_model(self, model: str) -> Session:
+        is_known = model in self.models or len(self.models) >= MAX_MODELS
+        return self._replace(model=model, models=self.models if is_known else (*self.models, model))
+
     def with_totals(self, **more: int) -> Session:
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
 
@@ -446,13 +456,6 @@ def size_after(stored: SizeRefused | None, known: SizeRefused | None, *, ends: b
         return None if ends else known
     is_newer = known is not None and not ends and known.until > stored.until
     return known if is_newer else stored
-
-
-def counts_in(usage: Usage | None) -> dict[str, int]:
-    """What a usage adds to the totals of a session."""
-    if usage is None:
-        return {}
-    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
 def _seen_after(

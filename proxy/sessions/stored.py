@@ -81,15 +81,21 @@ class StoredSessions:
         return session
 
     async def save(
-        self, key: StoreKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
+        self,
+        key: StoreKey,
+        session: Session,
+        ttl: int,
+        blocks: Mapping[str, bytes] = NONE,
+        index: Sequence[str] = (),
+        journal: bytes = b"",
     ) -> bool:
-        """Writes a session, its new blocks, and index entries for the digests in `index`.
+        """Writes a session, its new blocks, index entries for the digests in `index`, and an item of its journal.
 
         A document of another version counts as none. Returns False if another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
         size = len(meta) + sum(map(len, blocks.values()))
-        write = Write(meta, session.revision, ttl, blocks, index)
+        write = Write(meta, session.revision, ttl, blocks, index, journal)
         if size >= SMALLEST:
             write = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
         is_first = await self.store.save(key, write) or await self._save_over_other_version(key, write)

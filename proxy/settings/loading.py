@@ -31,7 +31,15 @@ from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest, SettingsError
 from proxy.quoting import not_this, printable, quoted
 from proxy.settings import tables
-from proxy.settings.tables import ELSEWHERE, KnownStrategy, ModelSettings, Table, Text, split_at_commas
+from proxy.settings.tables import (
+    BUNDLED_CURRENCY,
+    ELSEWHERE,
+    KnownStrategy,
+    ModelSettings,
+    Table,
+    Text,
+    split_at_commas,
+)
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
 from strategies.core.protocol import Options, expand_mode, fill_options
@@ -344,6 +352,7 @@ class Settings(BaseSettings):
     window: int | None = Field(None, ge=MIN_WINDOW)
     strict: bool = False
     economy: tables.Economy = "advise"
+    currency: tables.Currency = BUNDLED_CURRENCY
     inline_timeout: float = Field(10.0, gt=0)
     keepalive_interval: float = Field(10.0, ge=0)
     usage_probe: bool = True

@@ -372,10 +372,12 @@ class LimitSettings(Table):
 
 
 Economy = Literal["off", "advise", "auto"]
+Currency = Annotated[str, Field(pattern=r"^[^\s\d]{1,8}$")]
+BUNDLED_CURRENCY = "USD"  # of the prices in config/models.toml
 
 
 class ModelPrices(Table):
-    """The prices of a million tokens, all in one currency."""
+    """The prices of a million tokens, in the currency of the settings."""
 
     input: float = Field(ge=0)
     cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)

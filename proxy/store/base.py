@@ -25,7 +25,8 @@ A tenant also has claims, each with a name and for a number of seconds. The hold
 others would do too. Claims only save work: correctness never depends on them.
 
 Quotas bound the bytes of one entry, and of all entries of one tenant. The bytes of an entry are those of its meta, and
-of its blocks and records with their names, in stored form; a journal is bounded by itself. Two rules hold when an entry is full:
+of its blocks and records with their names, in stored form; a journal is bounded by itself. Two rules hold when an
+entry is full:
 
 - New blocks are refused, and with them the whole `save`: nothing is written, and a StoreError `store-quota` is raised.
   The store cannot know whether a meta is useful without the blocks that came with it, so it does not store a meta whose

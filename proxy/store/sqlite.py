@@ -345,7 +345,7 @@ class SqliteStore:
                 " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
                 *(now, PURGE_INDEX),
             )
-            # No limit: there are a few facts for each model of an upstream, claims live for minutes, and a sum is small.
+            # No limit: there are a few facts for each model of an upstream, a claim lives for minutes, a sum is small.
             self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
             self._rows("DELETE FROM claims WHERE expires_at <= ?", now)
             self._rows("DELETE FROM sums WHERE expires_at <= ?", now)

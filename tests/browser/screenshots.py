@@ -22,8 +22,8 @@ def main() -> None:
             page.screenshot(path=FOLDER / "dashboard-session.png")
         with opened(browser, stage, viewport=SIZE, color_scheme="dark") as page:
             open_session(page)
-            page.get_by_text("condensed messages").click()
-            page.get_by_role("heading", name="Transcript and view").scroll_into_view_if_needed()
+            page.get_by_text("replaced messages").first.click()
+            page.get_by_role("heading", name="What the model reads now").scroll_into_view_if_needed()
             page.screenshot(path=FOLDER / "dashboard-transcript.png")
         browser.close()
 

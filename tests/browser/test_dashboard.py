@@ -57,7 +57,7 @@ def grown(stage: Stage, *rounds: int, first: str = "") -> None:
 
 
 def open_session(page: Page) -> None:
-    page.get_by_role("link", name="Sessions").click()
+    page.get_by_role("link", name="Sessions", exact=True).click()
     page.get_by_role("link", name="garden").click()
     expect(page.get_by_role("heading", name="Session garden")).to_be_visible()
 
@@ -74,7 +74,7 @@ def test_a_wrong_token_shows_nothing(browser: Browser) -> None:
 
 def test_the_first_page_says_what_was_condensed_while_a_conversation_runs(browser: Browser) -> None:
     with watched() as stage, opened(browser, stage) as page:
-        expect(page.get_by_text("Nothing has been condensed yet")).to_be_visible()
+        expect(page.get_by_text("No session is stored yet")).to_be_visible()
         grown(stage, 10, 20, 30)
         expect(page.get_by_role("link", name="garden")).to_be_visible()
         assert page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
@@ -84,11 +84,13 @@ def test_a_button_takes_a_condensation_back(browser: Browser) -> None:
     with watched() as stage, opened(browser, stage) as page:
         grown(stage, 10, 20)
         open_session(page)
-        expect(page.get_by_role("img", name="Tokens of each request")).to_be_visible()
-        expect(page.get_by_role("heading", name="mask+extract, cause: threshold").first).to_be_visible()
+        expect(page.get_by_role("group", name="Prompt size of each request")).to_be_visible()
+        expect(page.get_by_text("because the prompt had reached the mark").first).to_be_visible()
         condensed = len(stage.last_view)
+        page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Revert condensation").first.click()
-        expect(page.get_by_text("reverted").first).to_be_visible()
+        expect(page.get_by_text("The condensation is taken back")).to_be_visible()
+        expect(page.get_by_text("reverted").first).to_be_in_viewport()
         stage.ask(chat(20), controls(session="garden", window=32_768))
         assert len(stage.last_view) > condensed
 
@@ -98,6 +100,7 @@ def test_a_pinned_message_goes_on_word_for_word(browser: Browser) -> None:
         grown(stage, 4)
         open_session(page)
         page.get_by_role("button", name="Pin message 3").click()
+        expect(page.get_by_text("Message 3 is pinned")).to_be_visible()
         expect(page.get_by_role("button", name="Unpin message 3")).to_be_visible()
         grown(stage, 30)
         said = [message["content"] for message in stage.last_view]
@@ -148,7 +151,7 @@ def test_what_users_and_models_wrote_runs_nothing(browser: Browser) -> None:
 
 
 PHONE = {"width": 390, "height": 800}
-LINKS = ("Condenser", "Sessions", "garden")
+LINKS = ("Condenser", "Requests", "Sessions", "garden")
 """The link that leads to each page from the one before."""
 
 
@@ -160,13 +163,13 @@ def test_no_page_has_a_serious_fault_of_accessibility(browser: Browser, axe: str
         stage.ask(ending(diary(12), QUESTION), controls(session="garden", memory="inject"))
         with opened(browser, stage, **look) as page:
             for link in LINKS:
-                page.get_by_role("link", name=link).first.click()
+                page.get_by_role("link", name=link, exact=True).first.click()
                 page.evaluate(axe)
                 violations = page.evaluate("axe.run().then((result) => result.violations)")
                 serious = [each for each in violations if each["impact"] in {"serious", "critical"}]
                 assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            expect(page.get_by_role("heading", name="What memory put in")).to_be_visible()
+            expect(page.get_by_role("heading", name="Injected memories")).to_be_visible()
 
 
 def test_a_long_session_is_a_page_under_a_megabyte(browser: Browser) -> None:
@@ -176,3 +179,22 @@ def test_a_long_session_is_a_page_under_a_megabyte(browser: Browser) -> None:
         assert len(page.content()) < 1_000_000
         page.get_by_role("link", name="Earlier").click()
         expect(page.get_by_role("button", name="Pin message 1700", exact=True)).to_be_visible()
+
+
+def test_a_side_request_hides_no_conversation(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 10, 20)
+        stage.ask([{"role": "user", "content": "hi"}], controls(session="garden"))
+        open_session(page)
+        expect(page.get_by_role("link", name="main")).to_have_attribute("aria-current", "page")
+        expect(page.get_by_role("group", name="Prompt size of each request")).to_be_visible()
+
+
+def test_a_long_message_unfolds_in_its_place(browser: Browser) -> None:
+    end = "and here it ends."
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 4, first="word " * 200 + end)
+        open_session(page)
+        expect(page.get_by_text(end)).to_have_count(0)
+        page.get_by_text("more characters").first.click()
+        expect(page.get_by_text(end)).to_be_visible()

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import LIFETIME, is_valid_cookie, new_cookie, pages
+from proxy.dashboard import LIFETIME, is_valid_cookie, new_cookie, overview
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
@@ -157,7 +157,8 @@ def test_a_number_with_thousands_of_digits_is_a_bad_request() -> None:
 
 
 def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "LISTED", 2)
+    monkeypatch.setattr(overview, "NEWEST", 2)
+    monkeypatch.setattr(overview, "PAGE", 1)
     loads: list[str] = []
     load = SqliteStore.load
 
@@ -170,14 +171,13 @@ def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest
             stage.ask(chat(4), controls(session=name))
         cookie = signed_in(stage)
         monkeypatch.setattr(SqliteStore, "load", counted)
-        first = page(stage, "", cookie).body.decode()
-        assert "of 0 that clients sent" not in first
+        assert b"4 requests fitted" in page(stage, "", cookie).body
         assert len(loads) == 2
-        newest = page(stage, "pages/sessions", cookie).body
-        assert (b">c<" in newest, b">garden<" in newest, b"data-live" in newest) == (True, False, True)
-        assert len(loads) == 4
-        everything = page(stage, "pages/sessions?sort=used", cookie).body
-        assert (b">garden<" in everything, b"data-live" in everything) == (True, False)
+        first, second = (page(stage, f"pages/sessions?page={n}", cookie).body for n in (1, 2))
+        assert (b">c<" in first, b">b<" in first, b"Next page" in first) == (True, False, True)
+        assert (b">c<" in second, b">b<" in second) == (False, True)
+        assert len(loads) == 6
+        assert b">garden<" in page(stage, "pages/sessions?sort=rescued", cookie).body
 
 
 def test_the_calls_of_judges_are_own_calls_once() -> None:
@@ -190,4 +190,4 @@ def test_the_calls_of_judges_are_own_calls_once() -> None:
         totals = wire.request(stage.proxy.url, "GET", f"/_condenser/{place}", b"", token).json()["totals"]
         assert totals["own_tokens"] == totals["judge_tokens"] > 0
         shown = page(stage, f"pages/{place}", signed_in(stage)).body.decode()
-        assert f"<dt>Own calls</dt><dd>{totals['own_tokens']:,} tokens" in shown
+        assert f"own model calls</dt><dd>{totals['own_tokens']:,} tokens" in shown

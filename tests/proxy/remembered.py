@@ -6,10 +6,13 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
 from proxy.request.message_cache import MessageCache
 from proxy.sessions.histories import Histories, History, StoredHistory
 from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
+from proxy.sessions.requests import RequestRecord
 from proxy.sessions.session import Branch, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.supply import Supplier
@@ -61,13 +64,32 @@ def transcript(text: str) -> Transcript:
 def update(history: Transcript, **facts: Any) -> SessionUpdate:
     """The update by one request with this history; `facts` are what its branch remembers of it."""
 
-    def after(session: Session, old: Branch | None, now: float) -> Session:
+    def after(session: Session, old: Branch | None, now: float) -> tuple[Session, RequestRecord]:
         branch = session.branch_after(old, history, now, has_tools=False)._replace(
             **{"applied": "", "reply": "", **facts}
         )
-        return session.with_branch(old, branch).with_totals(requests=1)
+        return session.with_branch(old, branch).with_totals(requests=1), record(at=now, branch=branch.name)
 
     return SessionUpdate(history, after)
+
+
+def record(**facts: Any) -> RequestRecord:
+    """The record of a request that was answered as it came."""
+    told: dict[str, Any] = {
+        "at": 0.0,
+        "branch": "main",
+        "action": Action.PASSED,
+        "trigger": Trigger.NONE,
+        "condensation": "",
+        "before": 10,
+        "after": 10,
+        "precision": Precision.EXACT,
+        "status": 200,
+        "milliseconds": 1,
+        "model": "gpt-4o",
+        "window": None,
+    }
+    return RequestRecord(**{**told, **facts})
 
 
 def turn(text: str, applied: str = "") -> SessionUpdate:

@@ -48,6 +48,28 @@ function say(text) {
   if (status.textContent !== text) status.textContent = text;
 }
 
+// Unfolds a message in its place; without a script, the link leads to a page with all of it.
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest?.("a[data-unfold]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const response = await fetch(link.href, { cache: "no-store", redirect: "error" }).catch(() => null);
+  const page = response?.ok && new DOMParser().parseFromString(await response.text(), "text/html");
+  const text = page && page.getElementById("text");
+  if (!text) return void (location.href = link.href);
+  link.previousElementSibling.textContent = text.textContent;
+  link.remove();
+});
+
+// A link to a row of a folded table opens it.
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1));
+  for (let at = target; at; at = at.parentElement) if (at.matches("details")) at.open = true;
+  target?.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+openTarget();
+
 document.addEventListener("submit", (event) => {
   const question = event.submitter?.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();

@@ -83,10 +83,10 @@ async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: S
         await own.ask(caller=LATER)
         await own.ask()
         assert own.calls == [
-            FinishedCall("summarizer", False, "", 940),
-            FinishedCall("summarizer", True, "http-error", 0),
-            FinishedCall("summarizer", False, "form-refused", 0),
-            FinishedCall("summarizer", False, "", 10),
+            FinishedCall("summarizer", "m", False, "", 940),
+            FinishedCall("summarizer", "m", True, "http-error", 0),
+            FinishedCall("summarizer", "m", False, "form-refused", 0),
+            FinishedCall("summarizer", "m", False, "", 10),
         ]
 
 

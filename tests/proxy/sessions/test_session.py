@@ -55,7 +55,7 @@ def moved(
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
     after = update(transcript, applied=applied, reply=reply).after
-    session = after(session, session.find_branch(transcript), now)
+    session, _ = after(session, session.find_branch(transcript), now)
     return session, session.branches[-1]
 
 

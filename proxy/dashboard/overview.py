@@ -1,0 +1,170 @@
+"""What the overview, the list of sessions and the list of requests show, from sums and request records. Pure.
+
+The three figures of `proxy/sessions/requests.py` stand apart everywhere: requests that were answered only because they
+were sent shorter (rescued), what was saved on requests that would have fitted anyway, and what that cost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from proxy.plots import Column, column_plot
+from proxy.sessions.requests import MILLION, RequestRecord
+
+NEWEST = 15  # sessions on the overview
+PAGE = 50  # sessions on a page of the list
+LISTED = 300  # requests in their list
+RANGES: Mapping[str, tuple[int, int]] = {"1h": (3_600, 300), "24h": (86_400, 1_800), "7d": (7 * 86_400, 3 * 3_600)}
+"""The ranges of the overview: their seconds, and the seconds of one column in its charts."""
+Totals = Mapping[str, int]
+
+
+class Range(NamedTuple):
+    """The sums of a range, and the two charts made of them as HTML."""
+
+    name: str
+    total: Counter[str]
+    tokens: str
+    requests: str
+
+
+def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Range:
+    """What a range shows; `slots` are the sums of spans of time, each with its beginning in seconds."""
+    seconds, step = RANGES[name]
+    first = int(now - seconds) // step + 1
+    columns: dict[int, Counter[str]] = {place: Counter() for place in range(first, int(now) // step + 1)}
+    total: Counter[str] = Counter()
+    for at, found in slots:
+        column = columns.get(at // step)
+        if column is not None:
+            column.update(found)
+            total.update(found)
+    form = "%H:%M" if seconds <= 86_400 else "%a %H:%M"
+    named = [(datetime.fromtimestamp(place * step, UTC).strftime(form), found) for place, found in columns.items()]
+    tokens = [
+        Column(at, (one["forwarded_tokens"], max(one["client_tokens"] - one["forwarded_tokens"], 0)))
+        for at, one in named
+    ]
+    requests = [Column(at, tuple(map(float, kinds(one).values()))) for at, one in named]
+    return Range(
+        name,
+        total,
+        column_plot(
+            "Prompt tokens", "Prompt tokens, by our own count.", ("sent to the model", "condensed away"), tokens
+        ),
+        column_plot("Requests", "Requests by what was done with them.", tuple(kinds(Counter())), requests),
+    )
+
+
+def kinds(total: Counter[str]) -> dict[str, int]:
+    """How many requests went unchanged, went with a condensed history, and failed."""
+    condensed = total["action_condensed"] + total["action_replayed"]
+    failed = min(total["failed"], total["requests"])
+    answered = max(total["requests"] - failed, 0)
+    return {"unchanged": max(answered - condensed, 0), "condensed history": min(condensed, answered), "failed": failed}
+
+
+def money(millionths: float, currency: str) -> str:
+    """An amount with its currency: `USD 0.34`, `USD 0.0012`."""
+    amount = millionths / MILLION
+    return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
+
+
+def sentence(total: Mapping[str, int], currency: str) -> str:
+    """What happened to the requests, in one or two sentences."""
+    get = Counter(total)
+    if not get["requests"]:
+        return "No request has come in this time."
+    fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
+    told = f"{fitted}; {get['failed']:,} failed."
+    if get["cost"]:
+        about = "About " if get["unreported"] else ""
+        net = get["saved_cost"] - get["own_cost"] - get["reread_cost"]
+        told += f" {about}{money(get['cost'], currency)} spent"
+        told += f", {money(net, currency)} saved net on requests that would have fitted anyway."
+    return told
+
+
+class Notice(NamedTuple):
+    """Something that needs attention, and where to see it: an address below the pages, "" for none."""
+
+    text: str
+    link: str = ""
+
+
+def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
+    """What needs attention, in the order of its weight."""
+    found = []
+    if ready["store"]["state"] != "ok":
+        found.append(
+            Notice(f"The store does not work: {ready['store']['state']}. Requests pass without their history.")
+        )
+    if total["failed"]:
+        found.append(Notice(f"{total['failed']:,} requests failed.", "requests?show=failed"))
+    if total["action_degraded"]:
+        count = total["action_degraded"]
+        found.append(Notice(f"{count:,} requests were served without all that they need.", "requests?show=degraded"))
+    if total["own_failed"]:
+        found.append(
+            Notice(f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed.")
+        )
+    if total["unreported"]:
+        found.append(
+            Notice(f"{total['unreported']:,} replies reported no usage: their cost is estimated from our own count.")
+        )
+    return found
+
+
+# -- sessions and requests -----------------------------------------------------------------------------------------
+
+
+def saved(row: Mapping[str, Any]) -> int:
+    """The tokens that were saved on a session's requests, where they could have been spent."""
+    return int(row["totals"].get("saved_tokens", 0))
+
+
+SORTS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
+    "size": lambda row: row["totals"].get("client_tokens", 0),
+    "saved": saved,
+    "rescued": lambda row: row["totals"].get("rescued", 0),
+    "condensed": lambda row: row["condensations"],
+    "requests": lambda row: row["totals"].get("requests", 0),
+}
+"""How the list can be sorted, largest first; the default is by last use."""
+
+
+def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[dict[str, Any]]:
+    words = query.lower().split()
+    names = ("id", "session", "tenant", "strategy", "source", "model")
+    matches = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]
+    key = SORTS.get(sort, lambda row: row["last_used"])
+    return [{**row, "saved": saved(row)} for row in sorted(matches, key=key, reverse=True)]
+
+
+SHOWS: Mapping[str, tuple[str, Callable[[RequestRecord], bool]]] = {
+    "": ("all", lambda _record: True),
+    "rescued": ("rescued", lambda record: record.is_rescued),
+    "condensed": ("newly condensed", lambda record: record.action == "condensed"),
+    "failed": ("failed", lambda record: record.status >= 400),
+    "degraded": ("degraded", lambda record: record.action == "degraded"),
+}
+"""The filters of the list of requests: the name of each, and which requests it shows."""
+
+
+class ListedRequest(NamedTuple):
+    session: Mapping[str, Any]
+    record: RequestRecord
+
+
+def requests(listed: Iterable[ListedRequest], show: str, query: str) -> list[ListedRequest]:
+    """The requests that a filter and words of the session or the model leave, newest first."""
+    keeps, words = SHOWS.get(show, SHOWS[""])[1], query.lower().split()
+    found = [
+        one
+        for one in listed
+        if keeps(one.record) and all(word in f"{one.session['id']} {one.record.model}".lower() for word in words)
+    ]
+    return sorted(found, key=lambda one: -one.record.at)[:LISTED]

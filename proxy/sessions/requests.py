@@ -1,0 +1,160 @@
+"""Request records: what each request of a session has left, so that pages and tables need not guess.
+
+A record is an item in the journal of its session, written together with the session, and has `SIZE` bytes:
+
+    when the request came, its branch, action and trigger, and the condensation in its view
+    its tokens before and after, by our own count, and how that count was made
+    the upstream's counts: prompt, cached and reply; and what our own calls for it took
+    status, milliseconds, model, window, what it cost, and what it meant: rescued, or saved tokens
+
+Names of branches and models are numbers in it: a branch by its place in the order of opening, a model by its place in
+the session's list. The sums of all requests, stored or not, are made of the same records (`amounts`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import NamedTuple
+
+from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
+from proxy.sessions.session import MAIN, MAX_MODELS, Session, branch_name
+from strategies.core.economics import Prices
+
+_FORM = struct.Struct(">QHIIBBBQIIIIIHIBII")
+SIZE = _FORM.size  # bytes of one record
+OTHER = "other"
+MILLION = 1_000_000
+"""Money is counted in whole millionths of the prices' currency, so that sums of it are exact."""
+_ACTIONS, _TRIGGERS, _PRECISIONS = list(Action), list(Trigger), list(Precision)
+_MOST = (1 << 32) - 1
+
+
+class RequestRecord(NamedTuple):
+    """One request; its tokens before and after are by our own count, as the headers of its reply had them."""
+
+    at: float  # when it came, in seconds since the epoch
+    branch: str
+    action: Action
+    trigger: Trigger
+    condensation: str  # the id of the condensation in its view; "" for none
+    before: int  # tokens of the client's own list
+    after: int  # tokens of what was forwarded
+    precision: Precision
+    status: int  # HTTP status of the reply
+    milliseconds: int  # from its arrival to the end of its reply
+    model: str
+    window: int | None  # tokens; None if it was unknown
+    prompt: int = 0  # by the upstream's count, like the next two; 0 if it reported none
+    cached: int = 0
+    reply: int = 0
+    own: int = 0  # tokens of our own model calls for it
+    reread: int = 0  # tokens that the upstream read anew because this request changed the start of its prompt
+    fits: bool = True  # whether the client's own list would have fitted into the window, as far as that was known
+    cost: int = 0  # of its prompt and reply, in millionths of the currency; 0 if the prices are not known
+    number: int = 0  # the records of a session count from 1
+
+    @property
+    def is_answered(self) -> bool:
+        return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def is_rescued(self) -> bool:
+        """Whether it was answered, did not fit as the client sent it, and was sent shorter."""
+        return self.is_answered and not self.fits and self.after < self.before
+
+    @property
+    def saved(self) -> int:
+        """The tokens that were saved; none where nobody could have spent them. Negative if memory added more."""
+        return self.before - self.after if self.is_answered and self.fits else 0
+
+    @property
+    def is_estimate(self) -> bool:
+        return self.precision is Precision.ESTIMATE
+
+    def packed(self, models: Sequence[str]) -> bytes:
+        """The item of the journal, in a session with these models."""
+        made = self.condensation
+        return _FORM.pack(
+            round(self.at * 1000),
+            int(self.branch[1:]) if self.branch != MAIN else 1,
+            min(self.before, _MOST),
+            min(self.after, _MOST),
+            _ACTIONS.index(self.action),
+            _TRIGGERS.index(self.trigger),
+            _PRECISIONS.index(self.precision) << 1 | self.fits,
+            int(made[1:], 16) if made else 0,
+            *(min(count, _MOST) for count in (self.prompt, self.cached, self.reply, self.own, self.reread)),
+            self.status,
+            min(self.milliseconds, _MOST),
+            models.index(self.model) if self.model in models else MAX_MODELS,
+            min(self.cost, _MOST),
+            self.window or 0,
+        )
+
+
+def unpacked(number: int, item: bytes, models: Sequence[str]) -> RequestRecord | None:
+    """The record in an item of a journal; None if another version wrote it."""
+    if len(item) != SIZE:
+        return None
+    at, branch, before, after, action, trigger, flags, made, *counts, status, ms, model, cost, window = _FORM.unpack(
+        item
+    )
+    prompt, cached, reply, own, reread = counts
+    return RequestRecord(
+        at / 1000,
+        branch_name(branch),
+        _ACTIONS[action],
+        _TRIGGERS[trigger],
+        f"c{made:016x}" if made else "",
+        before,
+        after,
+        _PRECISIONS[flags >> 1],
+        status,
+        ms,
+        models[model] if model < len(models) else OTHER,
+        window or None,
+        *(prompt, cached, reply, own, reread),
+        bool(flags & 1),
+        cost,
+        number,
+    )
+
+
+def unpacked_all(items: Iterable[tuple[int, bytes]], session: Session) -> list[RequestRecord]:
+    """The records in a session's journal, oldest first."""
+    records = (unpacked(number, item, session.models) for number, item in items)
+    return [record for record in records if record is not None]
+
+
+def in_millionths(money: float) -> int:
+    return round(money * MILLION)
+
+
+def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
+    """What one request adds to the totals of its session and to the sums, by name; without what is 0.
+
+    Money needs prices. Saved tokens cost at least what the upstream's cache would have cost.
+    """
+    found = {
+        "requests": 1,
+        "failed": int(record.status >= HTTPStatus.BAD_REQUEST),
+        "rescued": int(record.is_rescued),
+        "unreported": int(record.is_answered and not record.prompt),
+        "client_tokens": record.before,
+        "forwarded_tokens": record.after,
+        "saved_tokens": record.saved,
+        "reread_tokens": record.reread,
+        "prompt_tokens": record.prompt,
+        "cached_tokens": record.cached,
+        "completion_tokens": record.reply,
+        "cost": record.cost,
+    }
+    if prices is not None:
+        found["saved_cost"] = in_millionths(prices.of_call(prompt=record.saved, cached=record.saved))
+        found["reread_cost"] = record.reread and in_millionths(
+            prices.of_call(prompt=record.reread) - prices.of_call(prompt=record.reread, cached=record.reread)
+        )
+    return {name: amount for name, amount in found.items() if amount}

@@ -1,0 +1,70 @@
+"""Request records: what is packed is what is read, and what a request means."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
+from proxy.sessions.requests import SIZE, RequestRecord, amounts, unpacked
+from strategies.core.economics import Prices
+from tests.proxy.remembered import record
+
+COUNT = st.integers(0, 2**32 - 1)
+PRICES = Prices(input=2.0, cached_input=0.5, cache_write=2.0, output=10.0)
+MODELS = ("gpt-4o", "qwen3-4b")
+
+
+@given(
+    st.builds(
+        record,
+        at=st.integers(0, 2**42).map(lambda ms: ms / 1000),
+        branch=st.sampled_from(["main", "b2", "b65000"]),
+        action=st.sampled_from(Action),
+        trigger=st.sampled_from(Trigger),
+        condensation=st.sampled_from(["", "c0123456789abcdef", "cffffffffffffffff"]),
+        precision=st.sampled_from(Precision),
+        status=st.integers(0, 599),
+        model=st.sampled_from(MODELS),
+        window=st.none() | st.integers(256, 2**31),
+        fits=st.booleans(),
+        number=st.integers(1, 10**9),
+        **dict.fromkeys(
+            ("before", "after", "milliseconds", "prompt", "cached", "reply", "own", "reread", "cost"), COUNT
+        ),
+    )
+)
+def test_a_record_is_read_as_it_was_packed(one: RequestRecord) -> None:
+    item = one.packed(MODELS)
+    assert len(item) == SIZE == 64
+    assert unpacked(one.number, item, MODELS) == one
+
+
+def test_a_model_without_a_place_is_another_and_an_item_of_another_version_is_left_out() -> None:
+    item = record(model="unknown").packed(MODELS)
+    assert unpacked(1, item, MODELS) == record(model="other", number=1)
+    assert unpacked(1, item + b"more", MODELS) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_rescued", "saved"),
+    [
+        ({"before": 900, "after": 400}, False, 500),
+        ({"before": 900, "after": 400, "fits": False}, True, 0),
+        ({"before": 900, "after": 400, "fits": False, "status": 400}, False, 0),
+        ({"before": 900, "after": 900, "fits": False}, False, 0),
+        ({"before": 900, "after": 950}, False, -50),
+    ],
+    ids=["fitted", "did not fit", "was refused", "went as it came", "memory added more"],
+)
+def test_only_what_could_have_been_spent_is_saved(facts: dict[str, Any], is_rescued: bool, saved: int) -> None:
+    one = record(**facts)
+    assert (one.is_rescued, one.saved) == (is_rescued, saved)
+
+
+def test_saved_tokens_are_worth_what_the_cache_would_have_cost() -> None:
+    found = amounts(record(before=3_000_000, after=1_000_000, reread=1_000_000, prompt=5, cost=7), PRICES)
+    assert (found["saved_cost"], found["reread_cost"], found["cost"]) == (1_000_000, 1_500_000, 7)
+    assert "saved_cost" not in amounts(record(before=9, after=1), None)
