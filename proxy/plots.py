@@ -83,6 +83,11 @@ def line_plot(
     return _figure(title, caption, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
 
 
+class Series(NamedTuple):
+    name: str
+    colour: int
+
+
 class Column(NamedTuple):
     """What happened in one span of time: a number for each series."""
 
@@ -90,7 +95,7 @@ class Column(NamedTuple):
     values: Sequence[float]
 
 
-def column_plot(title: str, told: str, series: Sequence[str], columns: Sequence[Column]) -> str:
+def column_plot(title: str, told: str, series: Sequence[Series], columns: Sequence[Column]) -> str:
     """A plot with a column for each span of time, in which the series stand on each other."""
     top = _round_up(max([4.0, *(sum(column.values) for column in columns)]))
     width, height, least = WIDTH - LEFT - 12, COLUMNS - TOP - BOTTOM, 1.0
@@ -102,22 +107,22 @@ def column_plot(title: str, told: str, series: Sequence[str], columns: Sequence[
     step = width / max(len(columns), 1)
     for place, column in enumerate(columns, 1):
         below, parts = 0.0, []
-        for at_series, value in enumerate(column.values):
+        for one, value in zip(series, column.values, strict=True):
             if value:
                 (x, y), (_, foot) = at(place, below + value), at(place, below)
                 wide, high = max(step - 2, least), max(foot - y, least)
                 size = f'x="{x + 1:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}"'
-                parts.append(f'<rect class="bar s{at_series % COLOURS}" {size}/>')
+                parts.append(f'<rect class="bar s{one.colour}" {size}/>')
                 below += value
         pairs = zip(series, column.values, strict=True)
-        said = escape(", ".join((column.name, *(f"{name} {value:,.0f}" for name, value in pairs))))
+        said = escape(", ".join((column.name, *(f"{one.name} {value:,.0f}" for one, value in pairs))))
         drawn += [f"<g><title>{said}</title>{''.join(parts)}</g>"] if parts else []
     for place in sorted({1, (len(columns) + 1) // 2, len(columns)}) if columns else ():
         x = at(place, 0)[0] + step / 2
         drawn.append(_text(x, COLUMNS - BOTTOM + 16, columns[place - 1].name, "start" if place == 1 else "end"))
     rows = [[column.name, *(f"{value:,.0f}" for value in column.values)] for column in columns if any(column.values)]
-    table = html_table(title, ["time (UTC)", *series], rows)
-    return _figure(title, told, COLUMNS, drawn, table, series, is_filled=True)
+    table = html_table(title, ["time (UTC)", *(one.name for one in series)], rows)
+    return _figure(title, told, COLUMNS, drawn, table, series)
 
 
 def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None = None) -> str:
@@ -157,23 +162,16 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def _figure(
-    title: str,
-    told: str,
-    height: int,
-    drawn: Sequence[str],
-    rows: str,
-    names: Sequence[str] = (),
-    *,
-    is_filled: bool = False,
+    title: str, told: str, height: int, drawn: Sequence[str], rows: str, names: Sequence[str | Series] = ()
 ) -> str:
+    """A figure with its table; a name stands for a line of its own colour, a `Series` for columns."""
     sample = '<svg class="sample" viewBox="0 0 36 10" aria-hidden="true">{}</svg>'
+    line, column = '<path {} d="M0 5H36"/>', '<rect class="bar s{}" width="36" height="10"/>'
     signs = [
-        f'<rect class="bar s{place % COLOURS}" width="36" height="10"/>'
-        if is_filled
-        else f'<path {_stroke(place)} d="M0 5H36"/>'
-        for place in range(len(names))
+        (line.format(_stroke(place)), name) if isinstance(name, str) else (column.format(name.colour), name.name)
+        for place, name in enumerate(names)
     ]
-    legend = "".join(f"<li>{sample.format(sign)}{escape(name)}</li>" for sign, name in zip(signs, names, strict=True))
+    legend = "".join(f"<li>{sample.format(sign)}{escape(name)}</li>" for sign, name in signs)
     role = "group" if any(part.startswith("<a ") for part in drawn) else "img"  # an image may hold no links
     return (
         f"<figure><figcaption>{escape(told)}</figcaption>{f'<ul class=legend>{legend}</ul>' if legend else ''}"
@@ -214,7 +212,8 @@ def _levels(top: float, left: float, right: float, at: _At) -> Iterator[str]:
     for part in range(5):
         y = at(1, top * part / 4)[1]
         yield f'<line class="grid" x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(left - 6, y + 4, f"{top * part / 4:,.10g}", "end")
+        level = top * part / 4
+        yield _text(left - 6, y + 4, f"{level:,.0f}" if top >= 100 else f"{level:,.10g}", "end")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

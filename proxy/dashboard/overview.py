@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from proxy.plots import Column, column_plot
+from proxy.plots import Column, Series, column_plot
 from proxy.sessions.requests import MILLION, RequestRecord
 
 NEWEST = 15  # sessions on the overview
@@ -20,6 +20,8 @@ LISTED = 300  # requests in their list
 RANGES: Mapping[str, tuple[int, int]] = {"1h": (3_600, 300), "24h": (86_400, 1_800), "7d": (7 * 86_400, 3 * 3_600)}
 """The ranges of the overview: their seconds, and the seconds of one column in its charts."""
 Totals = Mapping[str, int]
+TOKENS = (Series("sent to the model", 0), Series("condensed away", 2))
+KINDS = (Series("unchanged", 0), Series("condensed history", 2), Series("failed", 1))
 
 
 class Range(NamedTuple):
@@ -48,23 +50,21 @@ def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Rang
         Column(at, (one["forwarded_tokens"], max(one["client_tokens"] - one["forwarded_tokens"], 0)))
         for at, one in named
     ]
-    requests = [Column(at, tuple(map(float, kinds(one).values()))) for at, one in named]
+    requests = [Column(at, kinds(one)) for at, one in named]
     return Range(
         name,
         total,
-        column_plot(
-            "Prompt tokens", "Prompt tokens, by our own count.", ("sent to the model", "condensed away"), tokens
-        ),
-        column_plot("Requests", "Requests by what was done with them.", tuple(kinds(Counter())), requests),
+        column_plot("Prompt tokens", "Prompt tokens, by our own count.", TOKENS, tokens),
+        column_plot("Requests", "Requests by what was done with them.", KINDS, requests),
     )
 
 
-def kinds(total: Counter[str]) -> dict[str, int]:
+def kinds(total: Counter[str]) -> tuple[int, int, int]:
     """How many requests went unchanged, went with a condensed history, and failed."""
     condensed = total["action_condensed"] + total["action_replayed"]
     failed = min(total["failed"], total["requests"])
     answered = max(total["requests"] - failed, 0)
-    return {"unchanged": max(answered - condensed, 0), "condensed history": min(condensed, answered), "failed": failed}
+    return max(answered - condensed, 0), min(condensed, answered), failed
 
 
 def money(millionths: float, currency: str) -> str:
