@@ -215,6 +215,15 @@ async def _sums(call: Call) -> Answer:
     }
 
 
+async def _sessions(call: Call) -> Answer:
+    newest, admin = call.query.get("newest"), call.services.admin
+    if newest is None:
+        return await admin.list_sessions(call.query.get("tenant"), call.query.get("id"))
+    if not _NUMBER.fullmatch(newest):
+        raise BadRequest("'newest' must be a number of sessions, up to 9999.", param="newest")
+    return await admin.list_newest(int(newest))
+
+
 async def _known(call: Call) -> Answer:
     """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
     services, exchanges = call.services, call.services.exchanges
@@ -297,7 +306,7 @@ _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "sums": {"GET": _sums},
     "known": {"GET": _known},
     "stats": {"GET": lambda call: call.services.admin.stats()},
-    "sessions": {"GET": lambda call: call.services.admin.list_sessions(call.query.get("tenant"), call.query.get("id"))},
+    "sessions": {"GET": _sessions},
     "sessions/*": {
         "GET": lambda call: call.services.admin.find_session(call.names[0], call.query.get("tenant")),
         "DELETE": lambda call: _deleted(call.services.admin.delete_tenant(call.names[0])),

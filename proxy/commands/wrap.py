@@ -19,15 +19,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from proxy.app import server_config
@@ -38,6 +36,7 @@ from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
 from proxy.http.server import note_hangup
 from proxy.quoting import one_line, printable, redacted
+from proxy.sessions.requests import money
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
@@ -48,7 +47,8 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _KILLED = 128
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-_MAX_QUOTED, _MAX_LOOKS = 3, 5
+_MAX_QUOTED, _MAX_LOOKS, _MAX_SESSIONS = 3, 5, 100
+_TRIGGER = "trigger_"
 _SHOWN = 90  # characters of a rule
 
 
@@ -169,17 +169,19 @@ def _is_in_foreground() -> bool:
 
 
 def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Namespace) -> Iterator[str]:
-    """A summary of the run for a person, made of the metrics, the live rows and the sessions."""
-    counts = partial(_counts, ask(url, "/metrics").body.decode())
-    if not counts("requests", "action"):
+    """A summary of the run for a person, made of this proxy's sums and the sessions that it has used."""
+    answer = _json(url, "/_condenser/sums?hours=1", token)
+    sums: Counter[str] = Counter(answer.get("replica"))
+    if not sums["requests"]:
         yield "condenser: the command sent no request through the proxy"
         return
-    rows = _json(url, "/_condenser/live", token).get("data", [])
-    documents = [_json(url, session_path(row["id"], tenant=row["tenant"]), token) for row in rows]
+    rows = _json(url, session_path(newest=str(_MAX_SESSIONS)), token).get("data", [])
+    used = [row for row in rows if row["last_used"] >= sums["started"]]
+    documents = [_json(url, session_path(row["tenant"], row["session"]), token) for row in used]
     ids = [document["id"] for document in documents if "id" in document]
     yield ""
     yield "condenser receipt"
-    parts = _totals(counts), _kept(documents), _own_calls(counts), _money(rows), _looks(ids, settings, arguments)
+    parts = _totals(sums), _kept(documents), _paid(sums, answer["currency"]), _looks(ids, settings, arguments)
     for title, text in chain(*parts):
         yield f"  {title:<14} {text}"
 
@@ -189,32 +191,17 @@ def _json(url: str, path: str, token: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _counts(exposition: str, name: str, label: str) -> Counter[str]:
-    """The totals of a metric by one of its labels, without those that are 0."""
-    totals: Counter[str] = Counter()
-    for family in text_string_to_metric_families(exposition):
-        for sample in family.samples:
-            if sample.name == f"condenser_{name}_total" and sample.value:
-                totals[sample.labels[label]] += round(sample.value)
-    return totals
-
-
-_Counts = Callable[[str, str], Counter[str]]
 _Rows = Iterator[tuple[str, str]]
 
 
-def _totals(counts: _Counts) -> _Rows:
-    requests, tokens, triggers = (
-        counts("requests", "action"),
-        counts("tokens", "stage"),
-        counts("condensations", "trigger"),
-    )
-    shortened = requests["condensed"] + requests["replayed"]
-    yield "requests", f"{requests.total():,}" + (f", {shortened:,} on condensed history" if shortened else "")
-    before, after = tokens["before"], tokens["after"]
-    share = f" ({1 - after / before:.0%})" if before else ""
-    yield "tokens sent", f"{after:,} of {before:,}"
-    yield "tokens saved", f"{before - after:,}{share}"
+def _totals(sums: Counter[str]) -> _Rows:
+    shortened = sums["action_condensed"] + sums["action_replayed"]
+    failed = f", {sums['failed']:,} failed" if sums["failed"] else ""
+    yield "requests", f"{sums['requests']:,}" + (f", {shortened:,} on condensed history" if shortened else "") + failed
+    yield "rescued", f"{sums['rescued']:,}" + (" that did not fit without it" if sums["rescued"] else "")
+    saved = sums["saved_tokens"]
+    yield "saved", f"{saved:,} tokens on requests that would have fitted anyway"
+    triggers = Counter({name.removeprefix(_TRIGGER): n for name, n in sums.items() if name.startswith(_TRIGGER)})
     listed = ", ".join(f"{trigger} {count}" for trigger, count in triggers.most_common())
     yield "condensations", f"{triggers.total():,} ({listed})" if listed else "none: everything fitted"
 
@@ -247,19 +234,16 @@ def _text(value: Any) -> str:
     return "\n".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _own_calls(counts: _Counts) -> _Rows:
-    calls, tokens = counts("calls", "outcome"), counts("tokens", "stage")
-    own, failed = tokens.total() - tokens["before"] - tokens["after"], calls.total() - calls["answered"]
-    text = f"{calls.total():,}, {own:,} tokens" + (f", {failed:,} failed" if failed else "")
-    yield "own calls", text if calls else "none"
-
-
-def _money(rows: Sequence[Mapping[str, Any]]) -> _Rows:
-    priced = [row for row in rows if row["cost"] is not None]
-    if priced:
-        cost, saved = (sum(row[name] for row in priced) for name in ("cost", "saved_cost"))
-        unpriced = "" if len(priced) == len(rows) else ", where prices are known"
-        yield "money", f"{cost:,.4f} spent{unpriced}; at least {saved:,.4f} saved; own calls apart"
+def _paid(sums: Counter[str], currency: str) -> _Rows:
+    """What it took: the proxy's own calls, tokens that were read anew, and money where prices are known."""
+    failed = f", {sums['own_failed']:,} failed" if sums["own_failed"] else ""
+    yield "own calls", f"{sums['own_calls']:,}, {sums['own_tokens']:,} tokens{failed}" if sums["own_calls"] else "none"
+    if sums["reread_tokens"]:
+        yield "lost cache", f"{sums['reread_tokens']:,} tokens read anew after a condensation"
+    if sums["cost"]:
+        about = "about " if sums["unreported"] else ""
+        spent, net = sums["cost"], sums["saved_cost"] - sums["own_cost"] - sums["reread_cost"]
+        yield "money", f"{about}{money(spent, currency)} spent; {money(net, currency)} saved net"
 
 
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:

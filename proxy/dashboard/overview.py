@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.plots import Column, Series, column_plot
-from proxy.sessions.requests import MILLION, RequestRecord
+from proxy.sessions.requests import RequestRecord, money
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list
@@ -65,12 +65,6 @@ def kinds(total: Counter[str]) -> tuple[int, int, int]:
     failed = min(total["failed"], total["requests"])
     answered = max(total["requests"] - failed, 0)
     return max(answered - condensed, 0), min(condensed, answered), failed
-
-
-def money(millionths: float, currency: str) -> str:
-    """An amount with its currency: `USD 0.34`, `USD 0.0012`."""
-    amount = millionths / MILLION
-    return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
 
 
 def sentence(total: Mapping[str, int], currency: str) -> str:

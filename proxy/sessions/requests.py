@@ -133,6 +133,12 @@ def in_millionths(money: float) -> int:
     return round(money * MILLION)
 
 
+def money(millionths: float, currency: str) -> str:
+    """An amount with its currency: `USD 1.20`, `USD 0.0012`."""
+    amount = millionths / MILLION
+    return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
+
+
 def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
     """What one request adds to the totals of its session and to the sums, by name; without what is 0.
 

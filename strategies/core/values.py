@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator
-from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 from strategies.keywords import keywords
@@ -175,7 +174,6 @@ class Statement(NamedTuple):
         return self.changes and both_named and is_part and any(word.startswith("§") for word in shared)
 
 
-@lru_cache(4_096)
 def statement(sentence: str) -> Statement | None:
     """The statement that a sentence makes; None if it has no value that a later one could replace."""
     said = _WAS.sub("", sentence)
