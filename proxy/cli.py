@@ -18,7 +18,7 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "wrap": "Run a command behind a proxy of its own, and print a receipt at its end.",
     "check": "Check settings, store, tokenizers and upstream, and print the effective numbers for a model.",
     "demo": "Show what the proxy does with a long conversation; needs no key and no model.",
-    "replay": "Compare strategies on recorded conversations, offline and without a model.",
+    "replay": "Compare strategies on recorded conversations, such as your own.",
     "status": "Show the state of a running proxy.",
     "dashboard": "Print the address of a running proxy's dashboard, and open it.",
     "sessions": "List, show, export or delete the sessions of a running proxy.",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.commands.proxy_client import URL_HELP, ask, moment, token_for
-from proxy.commands.running import find_proxy
 from proxy.errors import CommandFailed, SettingsError
+from proxy.signing import new_code
 from proxy.values import json_or_none
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
@@ -94,17 +95,17 @@ def counters(exposition: str) -> Iterator[str]:
 
 
 def dashboard(arguments: argparse.Namespace) -> None:
-    """Prints the address, and where to find the token for signing in; the address never contains the token itself."""
+    """Prints the address, with a code that signs in once if the token is known here, and opens it."""
     import webbrowser
 
     page = ask(arguments.url, "/_condenser/")
     if page.status not in {200, 401}:
         closed = f"{page.base} has no dashboard: set admin.token"
         raise CommandFailed(closed if page.status == 404 else page.problem)
-    address = f"{page.base.rstrip('/')}/_condenser/"
+    address, token = f"{page.base.rstrip('/')}/_condenser/", _token(arguments.url)
+    if token is not None:
+        address += f"?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
     print(address)
-    running = find_proxy() if arguments.url is None else None
-    file = running.token_file if running else None
-    print(f"sign in with {f'the token in {file}' if file else 'admin.token of its settings'}")
+    print("it signs in once" if token is not None else "sign in with admin.token of its settings")
     if not arguments.no_open:
         webbrowser.open(address)

@@ -153,6 +153,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         costs=costs,
         asked=roles,
         warnings=warnings,
+        currency=settings.currency,
     )
 
 

@@ -7,11 +7,15 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
+
+from pydantic import SecretStr
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
@@ -23,7 +27,9 @@ from proxy.package import LOGGER
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
 from proxy.settings import Settings
+from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
+from proxy.signing import new_code
 from proxy.store import open_store
 from proxy.store.base import StoreError
 from proxy.upstream.choice import destinations, shown
@@ -65,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     configured = configured_url()
     settings = settings_from(arguments)
     prepare(settings)
+    settings = with_token(settings)
     with bound_socket(settings) as listening, noted(note_of(settings, configured, listening.getsockname()[1])):
         return _serve(settings, listening)
 
@@ -77,7 +84,8 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
     from proxy.app import server_config
 
     config = server_config(settings)
-    announced = banner(settings, listening.getsockname()[1])
+    port = listening.getsockname()[1]
+    announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, client_url(settings.host, port))}"
     if settings.workers == 1:
         server = AnnouncedServer(config, partial(print, announced, flush=True))
         server.run([listening])
@@ -105,6 +113,26 @@ def banner(settings: Settings, port: int) -> str:
         f"  strategy   {settings.strategy}\n"
         f'  client     OpenAI(base_url="{client_url(settings.host, port)}/v1")'
     )
+
+
+def with_token(settings: Settings) -> Settings:
+    """The settings with an admin token: where there is none, one that all replicas derive from `tenant.pepper`.
+
+    Without a pepper it is a new one, which only this process and its workers know.
+    """
+    if admin_token(settings) is not None:
+        return settings
+    pepper = settings.tenant.pepper
+    token = secrets.token_urlsafe()
+    if pepper is not None:
+        token = blake2b(pepper.get_secret_value().encode(), person=b"admin.token").hexdigest()
+    return settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
+
+
+def sign_in_link(settings: Settings, url: str) -> str:
+    """An address of the dashboard that signs in once, within some minutes."""
+    token = admin_token(settings) or ""
+    return f"{url}/_condenser/?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
 
 
 def bound_socket(settings: Settings) -> socket.socket:

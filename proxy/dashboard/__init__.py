@@ -35,12 +35,12 @@ from proxy.knowledge.profiles import LessonScope
 from proxy.routes import read_body, readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
+from proxy.signing import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import TYPES
 
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
-LIFETIME = 12 * 3600  # seconds after which a user must sign in again
 _MAX_CARDS = 200
 _MAX_ROWS = 200  # requests of one session in its table
 _LISTED = 100  # sessions whose requests are listed
@@ -74,9 +74,12 @@ async def _answered(request: Request, services: Services) -> Response:
         return _static(path.removeprefix("static/"))
     cookie = request.cookies.get(_cookie_name(request), "")
     is_known = await _is_signed_in(cookie, token, services)
+    code = request.query_params.get("code", "")
+    if not is_known and not path and code and await _is_first_use(code, token, services):
+        return _with_cookie(RedirectResponse("./", HTTPStatus.SEE_OTHER, _HEADERS), request, services, token)
     if not is_known and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
-    form_mac = _mac(token, "form", cookie)
+    mac = form_mac(token, cookie)
     if request.method == "POST":
         data = await read_body(request, _MAX_FORM, "form")
         form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
@@ -86,12 +89,12 @@ async def _answered(request: Request, services: Services) -> Response:
             raise HTTPException(HTTPStatus.FORBIDDEN)
         if path == "login":
             return _signed_in(request, services, token, form)
-        if not secrets.compare_digest(form.get("form", "").encode(), form_mac.encode()):
+        if not secrets.compare_digest(form.get("form", "").encode(), mac.encode()):
             raise HTTPException(HTTPStatus.FORBIDDEN)
         return await _acted(request, services, path, form)
     if request.method not in {"GET", "HEAD"}:
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
-    return await _shown(request, services, path, form_mac)
+    return await _shown(request, services, path, mac)
 
 
 def _sign_in(request: Request, *, failed: bool = False) -> Response:
@@ -121,14 +124,25 @@ def _cookie_path(request: Request) -> str:
 def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
     if not services.admin.allows(b"Bearer " + form.get("token", "").strip().encode()):
         return _sign_in(request, failed=True)
-    response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+    return _with_cookie(RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS), request, services, token)
+
+
+def _with_cookie(response: Response, request: Request, services: Services, token: bytes) -> Response:
     cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
     peer, path = request.client.host if request.client else None, _cookie_path(request)
     secure = Guard(services.settings).is_over_tls(dict(request.headers.raw), peer)
     response.set_cookie(
-        _cookie_name(request), cookie, LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
+        _cookie_name(request), cookie, COOKIE_LIFE, path=path, httponly=True, samesite="strict", secure=secure
     )
     return response
+
+
+async def _is_first_use(code: str, token: bytes, services: Services) -> bool:
+    """Whether a code of a sign-in link is valid, and nobody has used it, here or at another replica."""
+    if not is_valid_code(code, token, services.clock()):
+        return False
+    digest, user = blake2b(code.encode(), digest_size=16).hexdigest(), secrets.token_hex(16)
+    return await services.stored.in_time(services.stored.store.claim("dashboard", digest, user, CODE_LIFE))
 
 
 async def _is_signed_in(cookie: str, token: bytes, services: Services) -> bool:
@@ -141,42 +155,16 @@ async def _is_signed_in(cookie: str, token: bytes, services: Services) -> bool:
 async def _ended(request: Request, services: Services) -> Response:
     """Ends the cookie, here and on every replica."""
     cookie = request.cookies.get(_cookie_name(request), "")
-    if not await services.stored.facts.put(_signed_out(cookie), b"1", LIFETIME, "that a user has signed out"):
+    if not await services.stored.facts.put(_signed_out(cookie), b"1", COOKIE_LIFE, "that a user has signed out"):
         return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason="store-error")
     response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
     response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
     return response
 
 
-# Cookies
-#
-# They are signed with the admin token, so that every replica accepts them.
-#   cookie   EXPIRES.NONCE.MAC     MAC over the first two, with a key made from the token
-#   form     MAC over the cookie   in each form, because pages on other ports of this host get the same cookies
-
-
-def new_cookie(token: bytes, now: float, nonce: str) -> str:
-    """The cookie of a user who has given the token at `now`, in seconds since the epoch."""
-    claim = f"{int(now) + LIFETIME}.{nonce}"
-    return f"{claim}.{_mac(token, 'cookie', claim)}"
-
-
-def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
-    """Whether the cookie was signed with the token and has not expired."""
-    claim, _, mac = cookie.rpartition(".")
-    expires = claim.partition(".")[0]
-    is_signed = secrets.compare_digest(mac.encode(), _mac(token, "cookie", claim).encode())
-    return is_signed and expires.isdecimal() and now < int(expires)
-
-
 def _signed_out(cookie: str) -> str:
     """The name of the fact that the user of a cookie has signed out."""
     return f"signed-out-{blake2b(cookie.encode(), digest_size=16).hexdigest()}"
-
-
-def _mac(token: bytes, purpose: str, text: str) -> str:
-    key = blake2b(token, digest_size=32, person=b"dashboard").digest()
-    return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
 
 
 # Actions of forms

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from proxy.condensing.policy import RATIOS, Window
 from proxy.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
+from proxy.settings.tables import BUNDLED_CURRENCY
 from strategies.core.economics import Prices
 
 WIDTH = 120  # of what is printed
-CURRENCY = "USD"  # of the bundled prices
 _SCRIPTED = "Summaries are copied out of the history without a model, so they show sizes, not how well a model writes."
 
 
@@ -38,7 +38,7 @@ class ReplayResults(NamedTuple):
     costs: Prices = RATIOS  # the same for a million tokens
     asked: Mapping[str, str] = {}  # the roles that real models had, and their addresses
     warnings: Sequence[str] = ()  # what went wrong with them
-    currency: str = CURRENCY
+    currency: str = BUNDLED_CURRENCY
 
     @property
     def has_prices(self) -> bool:

@@ -1,5 +1,6 @@
 """The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,7 +8,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import LIFETIME, is_valid_cookie, new_cookie, overview
+from proxy.dashboard import overview
+from proxy.signing import CODE_LIFE, COOKIE_LIFE, is_valid_cookie, new_code, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
@@ -103,10 +105,25 @@ def test_a_form_does_what_the_api_does() -> None:
         assert page(stage, f"pages/{path}", cookie).status == 404
 
 
+def test_a_link_signs_in_once_and_not_for_long() -> None:
+    with watched() as stage:
+        code = new_code(b"operator", time.time(), "nonce")
+        late = new_code(b"operator", time.time() - CODE_LIFE, "n")
+        for wrong in ("", "1.2.3", new_code(b"another", time.time(), "n"), late):
+            assert page(stage, f"?code={wrong}").status == 401
+        assert page(stage, f"pages/sessions?code={code}").status == 401
+        first = page(stage, f"?code={code}")
+        assert (first.status, first.header("location")) == (303, "./")
+        cookie = (first.header("set-cookie") or "").partition(";")[0]
+        assert page(stage, "pages/sessions", cookie).status == 200
+        assert page(stage, f"?code={code}").status == 401
+        assert page(stage, "", code).status == 401
+
+
 def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
     cookie = new_cookie(b"operator", 1_000.0, "nonce")
-    assert is_valid_cookie(cookie, b"operator", 1_000.0 + LIFETIME - 1)
-    assert not is_valid_cookie(cookie, b"operator", 1_000.0 + LIFETIME)
+    assert is_valid_cookie(cookie, b"operator", 1_000.0 + COOKIE_LIFE - 1)
+    assert not is_valid_cookie(cookie, b"operator", 1_000.0 + COOKIE_LIFE)
     assert not is_valid_cookie(cookie, b"another", 1_000.0)
     later = "9" + cookie[1:]
     assert not is_valid_cookie(later, b"operator", 1_000.0)

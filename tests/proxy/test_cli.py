@@ -7,16 +7,18 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
 from proxy import cli
 from proxy.app import server_config
 from proxy.commands.probe import counters
 from proxy.commands.running import configured_url
-from proxy.commands.serve import banner
+from proxy.commands.serve import banner, with_token
 from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
+from proxy.settings.token import admin_token
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -156,6 +158,28 @@ def test_the_banner_has_an_address_for_clients_and_no_secret() -> None:
     assert "hunter2" not in text
     unchecked = UpstreamSettings.model_construct(base_url="http://user:hunter2@h/v1")
     assert "upstream   http://***@h/v1\n" in banner(settings.model_copy(update={"upstream": unchecked}), 9)
+
+
+def test_replicas_with_one_pepper_have_one_token_and_others_a_token_of_their_own() -> None:
+    def token(pepper: str | None) -> str | None:
+        tenant = {"pepper": pepper} if pepper else {}
+        return admin_token(with_token(Settings(store={"url": "redis://h:1/0"}, tenant=tenant)))  # type: ignore[arg-type]
+
+    assert token("a long pepper") == token("a long pepper") != token("another pepper")
+    assert token(None) != token(None)
+
+
+def test_the_address_that_serve_prints_signs_in() -> None:
+    port = free_port()
+    words = ("serve", "--port", str(port), "--store", "memory://")
+    with subprocess.Popen([sys.executable, "-m", "proxy", *words], stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            assert serving.stdout is not None
+            address = next(line.split()[-1] for line in serving.stdout if "dashboard" in line)
+            statuses = [httpx.get(address).status_code for _ in range(2)]
+        finally:
+            serving.terminate()
+    assert statuses == [303, 401]
 
 
 def test_a_port_that_is_taken_is_not_said_to_be_listened_on(tmp_path: Path) -> None:
