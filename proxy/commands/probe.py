@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.commands.proxy_client import URL_HELP, ask, moment, token_for
 from proxy.errors import CommandFailed, SettingsError
@@ -15,6 +17,7 @@ from proxy.signing import new_code
 from proxy.values import json_or_none
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
+_HOURS = 24  # of the sums that `status` tells
 _HIDDEN = "only with admin.token"
 _CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 
@@ -23,6 +26,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--url", metavar="URL", help=URL_HELP)
     if command.prog.endswith(" status"):
         command.add_argument("--watch", action="store_true", help="print it every second until interrupted")
+        command.add_argument("--json", action="store_true", help="the documents that the sentences are made of")
     if command.prog.endswith(" dashboard"):
         command.add_argument("--no-open", action="store_true", help="print the address only")
 
@@ -33,30 +37,67 @@ def healthcheck(arguments: argparse.Namespace) -> None:
         raise CommandFailed(answer.problem)
 
 
-def status(arguments: argparse.Namespace) -> None:
+def status(arguments: argparse.Namespace) -> int:
+    """Prints the state in a few sentences, or the documents that they are made of; 1 if the proxy is not ready."""
     while True:
-        lines = "\n".join(_status_lines(arguments.url))
-        print(f"{_CLEAR if arguments.watch and sys.stdout.isatty() else ''}{lines}", flush=True)
+        state = _state(arguments.url)
+        if arguments.json:
+            text = json.dumps(state._asdict(), ensure_ascii=False, indent=None if arguments.watch else 2)
+        else:
+            text = "\n".join((*status_lines(state), *known_lines(arguments.url, state.address)))
+        print(f"{_CLEAR if arguments.watch and sys.stdout.isatty() else ''}{text}", flush=True)
         if not arguments.watch:
-            return
+            return int(state.ready["status"] != "ok")
         time.sleep(_EVERY)
 
 
-def _status_lines(url: str | None) -> Iterator[str]:
-    ready = ask(url, "/readyz", token=_token(url))
-    if ready.status != 200:
-        raise CommandFailed(ready.problem)
-    state = json_or_none(ready.body)
-    if not isinstance(state, dict) or "tokenizers" not in state:
-        raise CommandFailed(f"{ready.base} is not a condenser")
-    yield f"condenser {state['version']}: {state['status']}"
-    yield f"  address     {ready.base}"
-    yield f"  upstream    {state.get('upstream', _HIDDEN)}"
-    yield f"  store       {state['store'].get('url', _HIDDEN)} ({state['store']['state']})"
-    yield f"  strategy    {state['strategy']}"
-    yield "  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items())
-    yield from known_lines(url, ready.base)
-    yield from counters(ask(ready.base, "/metrics").body.decode())
+class State(NamedTuple):
+    """What a proxy says of itself: `/readyz`, and the sums of the last 24 hours, which the admin token opens."""
+
+    address: str
+    ready: Mapping[str, Any]
+    sums: Mapping[str, Any] | None
+
+
+def _state(url: str | None) -> State:
+    """Raises `CommandFailed` if no proxy answers at the address."""
+    token = _token(url)
+    reply = ask(url, "/readyz", token=token)
+    ready = json_or_none(reply.body)
+    if not isinstance(ready, dict) or "tokenizers" not in ready:
+        raise CommandFailed(reply.problem if reply.status != 200 else f"{reply.base} is not a condenser")
+    sums = json_or_none(ask(reply.base, f"/_condenser/sums?hours={_HOURS}", token=token).body)
+    return State(reply.base, ready, sums if isinstance(sums, dict) and sums.get("object") == "sums" else None)
+
+
+def status_lines(state: State) -> Iterator[str]:
+    """The state in sentences, one in each line."""
+    from proxy.dashboard.overview import notices, sentence
+
+    ready = state.ready
+    is_ok = ready["status"] == "ok"
+    yield (
+        f"Condenser {ready['version']} at {state.address} is {'ready' if is_ok else ready['status']};"
+        f" its strategy is {ready['strategy']}."
+    )
+    hidden = f"Its upstream is told {_HIDDEN}."
+    yield f"It sends requests to {ready['upstream']}." if "upstream" in ready else hidden
+    place, works = ready["store"].get("url", "a store"), ready["store"]["state"]
+    yield f"Sessions are kept in {place}, which {'works' if works == 'ok' else f'does not work ({works})'}."
+    total: Counter[str] = Counter()
+    if state.sums is None:
+        yield f"Requests, savings and costs are told {_HIDDEN}."
+    else:
+        for row in state.sums["data"]:
+            total.update({name: amount for name, amount in row.items() if name != "at"})
+        yield f"The last {_HOURS} hours: {sentence(total, state.sums['currency'])}"
+        if total["requests"]:
+            yield (
+                f"It saved {total['saved_tokens']:,} tokens on requests that would have fitted anyway; its own calls"
+                f" took {total['own_tokens']:,} tokens, and {total['reread_tokens']:,} were read anew by the upstream."
+            )
+    found = [notice.text for notice in notices(total, ready)]
+    yield f"Needs attention: {' '.join(found)}" if found else "Nothing needs attention."
 
 
 def _token(url: str | None) -> str | None:
@@ -83,15 +124,6 @@ def _known_line(row: Mapping[str, Any]) -> str:
     until = row["refuses_tools_until"]
     more += [f"refuses tools until {moment(until)}"] if until else []
     return f"{row['model']}{tenant}: {', '.join(more)}"
-
-
-def counters(exposition: str) -> Iterator[str]:
-    for line in exposition.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.startswith("condenser_calibration_error{"):
-            yield f"  {name.removeprefix('condenser_')}  {float(value):.1%}"
-        elif name.startswith("condenser_") and "_total{" in name and float(value):
-            yield f"  {name.removeprefix('condenser_').replace('_total', '')}  {float(value):,.0f}"
 
 
 def dashboard(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """The commands that run and ask a proxy: what they print and how they end."""
 
-import re
+import json
 import socket
 import subprocess
 import sys
@@ -12,7 +12,6 @@ import pytest
 
 from proxy import cli
 from proxy.app import server_config
-from proxy.commands.probe import counters
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner, with_token
 from proxy.package import VERSION
@@ -250,16 +249,26 @@ def test_by_default_the_settings_say_where_the_proxy_is(monkeypatch: pytest.Monk
         assert configured_url() == f"http://{address}:9"
 
 
-def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str]) -> None:
-    with proxy_with_upstream() as stage:
+def test_the_status_tells_in_sentences_what_the_documents_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with proxy_with_upstream(admin={"token": "t" * 16}) as stage:
         stage.ask(chat(12), controls(session="s"))
+        stage.proxy.served()
+        stranger = run(capsys, "status", "--url", stage.proxy.url)[1]
+        monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", "t" * 16)
         code, out, _ = run(capsys, "status", "--url", stage.proxy.url)
+        found = json.loads(run(capsys, "status", "--json", "--url", stage.proxy.url)[1])
     assert code == 0
-    assert f"condenser {VERSION}: ok" in out
-    assert "upstream    only with admin.token" in out
-    assert "store       only with admin.token (ok)" in out
-    assert re.search(r'requests\{action="condensed"\} +1\n', out)
-    assert re.search(r'tokens\{stage="before"\} +3,8\d\d\n', out)
+    assert out.startswith(f"Condenser {VERSION} at {stage.proxy.url} is ready; its strategy is ")
+    assert f"\nIt sends requests to {found['ready']['upstream']}.\n" in out
+    assert "\nSessions are kept in memory://, which works.\n" in out
+    assert "\nThe last 24 hours: 0 of 1 requests fitted only because they were condensed; 0 failed." in out
+    saved = sum(row["saved_tokens"] for row in found["sums"]["data"])
+    assert saved > 0
+    assert f"\nIt saved {saved:,} tokens on requests that would have fitted anyway; " in out
+    for hidden in ("upstream is told", "costs are told"):
+        assert f"{hidden} only with admin.token.\n" in stranger
 
 
 def test_a_watched_status_is_printed_again_and_again() -> None:
@@ -267,16 +276,10 @@ def test_a_watched_status_is_printed_again_and_again() -> None:
         words = [sys.executable, "-m", "proxy", "status", "--watch", "--url", stage.proxy.url]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            titles = (line for line in process.stdout if line.startswith("condenser "))
+            titles = (line for line in process.stdout if line.startswith("Condenser "))
             seen = [next(titles), next(titles)]
             process.terminate()
-    assert seen == [f"condenser {VERSION}: ok\n"] * 2
-
-
-def test_counters_at_zero_and_other_lines_are_left_out() -> None:
-    shown, hidden = 'condenser_a_total{b="c"} 1234.0', 'condenser_a_total{b="d"} 0.0'
-    lines = ["# HELP x", shown, hidden, "condenser_in_flight 1.0", "other_total{} 5"]
-    assert list(counters("\n".join(lines))) == ['  a{b="c"}  1,234']
+    assert all(" is ready;" in line for line in seen)
 
 
 @pytest.mark.parametrize("words", [("sessions", "list"), ("memory", "list", "s")])

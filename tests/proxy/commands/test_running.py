@@ -42,7 +42,7 @@ def note_folder(tmp_path: Path) -> Path:
 def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path / "store", "--workers", "2", "--host", "0.0.0.0") as url:
         await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
-        assert f"  address     {url.replace('0.0.0.0', '127.0.0.1')}\n" in run(capsys, "status")[1]
+        assert f" at {url.replace('0.0.0.0', '127.0.0.1')} is ready;" in run(capsys, "status")[1]
     refused = f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n"
     assert run(capsys, "healthcheck") == (1, "", refused)
 
