@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from difflib import get_close_matches
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from proxy.values import json_or_none
 TIMEOUT = 5.0
 _ADMIN_TIMEOUT = 60.0  # seconds; a listing reads every session
 URL_HELP = "where the proxy is; by default the one that runs here, else the settings' host and port"
+SHORT = 12  # characters of a session's key that `sessions list` prints, and that name the session if no other has them
 HINT_404 = "there is no such session"
 HINT_TENANT = "there is no such tenant, or its admin API is off"
 _HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
@@ -150,11 +152,22 @@ def request_session(
     rows = list_sessions(arguments, id=arguments.id)
     sessions = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
     if not sessions:
-        raise CommandFailed(f"there is no session {arguments.id}")
+        rows = list_sessions(arguments)
+        known = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
+        # Only a key is cut, not an id of a client's: one such id may well begin another.
+        sessions = [key for key in known if len(arguments.id) >= SHORT and key[1].startswith(arguments.id)]
+    if not sessions:
+        raise CommandFailed(f"there is no session {arguments.id}{_nearest(arguments.id, rows)}")
     if len(sessions) > 1:
         keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in sessions)
         raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
     return request_json(arguments, session_path(*sessions[0], *names, **query), method, payload, hint_404)
+
+
+def _nearest(name: str, rows: Mapping[str, Any]) -> str:
+    ids = {row[column] for row in rows["data"] for column in ("session", "id")}
+    near = get_close_matches(name, ids)
+    return f"; did you mean {' or '.join(near)}?" if near else "; `condenser sessions list` prints them"
 
 
 def session_path(*names: str, **query: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from proxy.cli import USAGE
 from proxy.commands.proxy_client import (
     HINT_TENANT,
+    SHORT,
     actions_of,
     add_action,
     list_sessions,
@@ -24,18 +26,22 @@ from proxy.commands.proxy_client import (
 )
 from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable
+from proxy.values import json_or_none
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
 VOTES = "judge_votes"
-COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
+COLUMNS = ("SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST USED")
+CELLS = (SHORT, 13, 17, 13)  # characters of the first columns, so that a line has at most 100
 _ID = "the session as `list` prints it, or its id"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     actions = actions_of(command)
-    add_action(actions, "list", _list, "one line for each session, the newest first")
-    add_action(actions, "show", _show, "one session: branches, condensations, messages", _ID)
+    listing = add_action(actions, "list", _list, "one line for each session, the newest first")
+    show = add_action(actions, "show", _show, "one session: what the model reads now, condensations, messages", _ID)
+    for action in (listing, show):
+        action.add_argument("--json", action="store_true", help="the whole document")
     export = add_action(actions, "export", _export, "one session as JSON", _ID)
     export.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
     export.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
@@ -57,14 +63,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     rows = list_sessions(arguments)
-    print("\n".join(table([COLUMNS, *map(_row, rows["data"])])))
+    print(_json(rows) if arguments.json else "\n".join(_listed(rows["data"])))
     if rows["unreadable"]:
         keys = ", ".join(f"{row['tenant']}/{row['session']}" for row in rows["unreadable"])
         print(f"not readable: {keys}", file=sys.stderr)
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    print("\n".join(lines_of(request_session(arguments))))
+    session = request_session(arguments)
+    print(_json(session) if arguments.json else "\n".join(lines_of(session)))
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, ensure_ascii=False, indent=2)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -129,34 +140,63 @@ def _unpin(arguments: argparse.Namespace) -> None:
 # Printing
 
 
+def _listed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A table; one for each tenant, under its digest, if there are several."""
+    tenants = list(dict.fromkeys(row["tenant"] for row in rows))
+    if len(tenants) < 2:
+        yield from table([COLUMNS, *map(_row, rows)])
+        return
+    for tenant in tenants:
+        yield f"tenant {tenant}"
+        yield from table([COLUMNS, *(_row(row) for row in rows if row["tenant"] == tenant)])
+
+
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     totals = row["totals"]
+    name = "" if row["id"] == row["session"] else row["id"]
+    texts = (row["session"], name, row["model"] or "", row["strategy"] or "")
     return (
-        *(row[name] for name in ("tenant", "session", "id", "source")),
-        str(row["branches"]),
-        str(row["condensations"]),
-        *(f"{totals.get(name, 0):,}" for name in ("requests", "client_tokens", "forwarded_tokens")),
-        moment(row["created_at"]),
+        texts[0][:SHORT],
+        *(printable(text, most, " ") for text, most in zip(texts[1:], CELLS[1:], strict=True)),
+        *(f"{totals.get(name, 0):,}" for name in ("requests", "saved_tokens")),
+        moment(row["last_used"])[5:-4],
     )
 
 
 def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     """A session in lines; the text of messages is cut, and has no control characters."""
-    totals = ", ".join(f"{name} {count:,}" for name, count in sorted(session["totals"].items()))
+    total = Counter(session["totals"])
     settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in sorted(session["settings"].items()))
     yield from table(
         [
             *((name, session[name]) for name in ("session", "id", "tenant", "source")),
             ("parent", session["parent"] or "none"),
             ("created", moment(session["created_at"])),
+            ("model", session["model"] or "not known"),
             ("strategy", session["context_strategy"] or "not known"),
             ("settings", settings or "none"),
-            ("totals", totals or "none"),
+            (
+                "requests",
+                f"{total['requests']:,}, of which {total['rescued']:,} rescued and {total['failed']:,} failed",
+            ),
+            ("saved", f"{total['saved_tokens']:,} tokens on requests that would have fitted anyway"),
+            ("own calls", f"{total['own_tokens']:,} tokens"),
             ("economy", _economy(session.get("economy"))),
         ]
     )
+    yield from _replacement_lines(session)
+    if session["memory"]:
+        yield ""
+        yield f"facts: {len(session['memory'])}"
+        yield from (f"  {card['type']}: {_cut(one_line(card['content']))}" for card in session["memory"])
+    if session["condensations"]:
+        yield ""
     for condensation in session["condensations"]:
-        yield from _condensation_lines(condensation, is_latest=condensation["id"] == session["latest_condensation"])
+        is_latest = condensation["id"] == session["latest_condensation"]
+        yield from _wrapped(_condensation_line(condensation, is_latest=is_latest))
+        for telemetry in condensation["metadata"].values():
+            if isinstance(telemetry, Mapping):
+                yield from _vote_lines(telemetry)
     yield from _judging_lines(session)
     for branch in session["branches"]:
         yield ""
@@ -168,6 +208,30 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _message_lines(session["appended"], session, "main")
 
 
+def _replacement_lines(session: Mapping[str, Any]) -> Iterator[str]:
+    """The whole text that stands in the place of older messages, by the latest condensation in use."""
+    in_use = [record for record in session["condensations"] if record["standing"] and not record.get("reverted")]
+    if not in_use:
+        return
+    yield ""
+    yield f"in the place of the first {in_use[-1]['covered']} messages the model reads:"
+    for piece in in_use[-1]["pieces"]:
+        if isinstance(piece, list):
+            yield f"  [messages {piece[0]} to {piece[1] - 1}, word for word]"
+        else:
+            for line in _text(json_or_none(piece["raw"].encode())).splitlines():
+                yield from wrap(one_line(line), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _text(value: Any) -> str:
+    """The text in a message or an item of any protocol."""
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_text, value)))
+    if isinstance(value, Mapping):
+        return "\n".join(filter(None, (_text(value.get(name)) for name in ("content", "text", "output"))))
+    return value if isinstance(value, str) else ""
+
+
 def _economy(advice: Mapping[str, Any] | None) -> str:
     """What `economy = "auto"` does, or would do, for a session."""
     if not advice:
@@ -177,39 +241,18 @@ def _economy(advice: Mapping[str, Any] | None) -> str:
     return f"{does} at {advice['trigger']:,} tokens{to}, {advice['saves']:.0%} cheaper than at the marks"
 
 
-def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:
-    duration = record["metadata"].get("compressionDuration")
-    took = f", took {duration:,} ms" if duration is not None else ""
-    yield ""
-    yield from _wrapped(
-        f"condensation {record['id']}{' (latest)' if is_latest else ''}: {record['strategy']} by {record['trigger']},"
-        f" {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,} tokens of"
-        f" {record['window']:,}, {_state(record)}, {moment(record['created_at'])}"
+def _condensation_line(record: Mapping[str, Any], *, is_latest: bool) -> str:
+    return (
+        f"condensation {record['id']}{' (latest)' if is_latest else ''}: {_state(record)}, {record['strategy']} by"
+        f" {record['trigger']}, {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,}"
+        f" tokens, saved {record['saved_tokens']:,}, cost {record['own_tokens']:,}, {moment(record['created_at'])}"
     )
-    yield f"  saved {record['saved_tokens']:,} tokens so far, cost {record['own_tokens']:,} tokens{took}"
-    for piece in record["pieces"]:
-        if isinstance(piece, list):
-            yield f"  kept {piece[0]} to {piece[1] - 1}"
-        else:
-            yield f"  {piece['kind']}: {_cut(piece['raw'])}"
-    for stage, telemetry in record["metadata"].items():
-        if isinstance(telemetry, Mapping) and telemetry:
-            yield from _telemetry_lines(f"  {stage}: ", telemetry)
 
 
 def _state(record: Mapping[str, Any]) -> str:
     if record.get("reverted"):
         return "reverted"
     return "standing" if record["standing"] else "prepared"
-
-
-def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
-    """The telemetry of a strategy or its judges: all members, and each vote with its reasoning."""
-    members = (
-        f"{name} {_cut(json.dumps(value, ensure_ascii=False))}" for name, value in telemetry.items() if name != VOTES
-    )
-    yield from _wrapped(f"{title}{', '.join(members)}")
-    yield from _vote_lines(telemetry)
 
 
 def _wrapped(text: str) -> list[str]:
@@ -226,10 +269,10 @@ def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
-    """The last state of judging, every verdict with its votes, and the last failed try."""
-    if session["judging"]:
+    """Why the judges were last not asked, every verdict with its votes, and the last failed try."""
+    if skipped := session["judging"].get("last_skip_reason"):
         yield ""
-        yield from _telemetry_lines("judging: ", session["judging"])
+        yield f"judges not asked: {one_line(str(skipped))}"
     for verdict in session["verdicts"]:
         judged = f"{verdict['count']} messages of {verdict['tokens']:,} tokens"
         yield f"{_verdict_words(verdict)} on {judged}, {moment(verdict['at'])}"

@@ -51,7 +51,7 @@ def test_sessions_are_listed_with_the_found_token(tmp_path: Path, capsys: pytest
     with serving(tmp_path / "store"):
         code, out, err = run(capsys, "sessions", "list")
     assert (code, err) == (0, "")
-    assert out.startswith("TENANT")
+    assert out.startswith("SESSION")
 
 
 def test_of_several_proxies_the_configured_or_newest_is_found() -> None:

@@ -113,7 +113,8 @@ def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.Captu
     head, newest, oldest = out.splitlines()
     at = head.index("ID")
     assert (newest[at : at + 2], oldest[at : at + 11]) == ("b ", "a-long-name")
-    assert head.split()[:3] == ["TENANT", "SESSION", "ID"]
+    assert head.split() == ["SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST", "USED"]
+    assert all(len(line) <= 100 for line in out.splitlines())
     code, out, _ = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--tenant", "none")
     assert (code, len(out.splitlines())) == (0, 1)
 
@@ -123,11 +124,17 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
     by_id = run(capsys, "sessions", "show", "mine", "--url", stage.proxy.url)
     assert by_id[0] == 0
     key = by_id[1].split()[1]
-    assert run(capsys, "sessions", "show", key, "--url", stage.proxy.url) == by_id
+    for name in (key, key[:12]):
+        assert run(capsys, "sessions", "show", name, "--url", stage.proxy.url) == by_id
+    mistyped = run(capsys, "sessions", "show", "mime", "--url", stage.proxy.url)
+    assert mistyped == (1, "", "condenser: there is no session mime; did you mean mine?\n")
+    document = json.loads(run(capsys, "sessions", "show", "mine", "--json", "--url", stage.proxy.url)[1])
+    assert (document["object"], document["session"]) == ("session", key)
+    assert re.search(r"^in the place of the first \d+ messages the model reads:$", by_id[1], re.MULTILINE)
     assert "branch main: 25 messages" in by_id[1]
     assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
     assert "mask+half-window by" in by_id[1]
-    assert re.search(r"^  saved [\d,]+ tokens so far, cost [\d,]+ tokens, took [\d.]+ ms$", by_id[1], re.MULTILINE)
+    assert re.search(r"^condensation c\w+ \(latest\): .*\stokens,\ssaved [\d,]+,", by_id[1], re.M | re.S)
     assert re.search(r"^strategy +mask\+half-window$", by_id[1], re.MULTILINE)
     assert all(len(line) < 200 for line in by_id[1].splitlines())
 
@@ -152,10 +159,14 @@ def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.Ca
     url = ("--url", stage.proxy.url)
     assert run(capsys, "sessions", "delete", "mine", *url) == (0, "deleted 1 session\n", "")
     for action in ("show", "export", "delete"):
-        assert run(capsys, "sessions", action, "mine", *url) == (1, "", "condenser: there is no session mine\n")
+        assert run(capsys, "sessions", action, "mine", *url) == (
+            1,
+            "",
+            "condenser: there is no session mine; `condenser sessions list` prints them\n",
+        )
     for name in ("a", "b"):
         stage.ask(chat(1), controls(session=name))
-    tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
+    tenant = json.loads(run(capsys, "sessions", "list", "--json", *url)[1])["data"][0]["tenant"]
     assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
 
 
@@ -192,9 +203,10 @@ def test_what_cannot_be_asked_ends_with_a_code_and_why(
 BARE: dict[str, Any] = {
     **dict.fromkeys(("session", "id", "tenant", "source", "parent"), "x"),
     **{key: {} for key in ("settings", "totals", "judging")},
-    **{key: [] for key in ("condensations", "verdicts", "branches", "appended")},
+    **{key: [] for key in ("condensations", "verdicts", "branches", "appended", "memory")},
     "created_at": 0.0,
     "context_strategy": "",
+    "model": "",
     "latest_condensation": None,
     "failed_try": None,
 }
@@ -221,8 +233,8 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
     lines = list(lines_of({**BARE, "condensations": [made], "verdicts": [verdict], "judging": judging}))
     assert sum("vote YES, parsed: Done." in line for line in lines) == 2
     assert sum("vote none, not parsed, timeout" in line for line in lines) == 2
-    assert any(line.startswith("  dynacontext: hard_trigger false, tail_exclusion_count 1") for line in lines)
-    assert 'judging: should_judge false, last_skip_reason "early-turns"' in lines
+    assert not any("tail_exclusion_count" in line for line in lines)
+    assert "judges not asked: early-turns" in lines
     assert all(len(line) <= 120 for line in lines)
 
 
@@ -233,7 +245,6 @@ def test_a_judges_words_are_printed_once_and_whole() -> None:
     verdict = {"yes": True, "count": 9, "tokens": 700, "at": 0.0, "metadata": {"judge_votes": votes}}
     judging = {"should_judge": True, "last_judge_metadata": counts}
     lines = list(lines_of({**BARE, "verdicts": [verdict], "judging": judging}))
-    assert 'judging: should_judge true, last_judge_metadata {"valid_votes": 1, ' in "".join(lines)
     assert "".join(line.strip() for line in lines).count("阶段已完成。" * 40 + " End of it.") == 1
     assert all(len(line) <= 120 for line in lines)
 
@@ -257,7 +268,7 @@ def test_condensations_are_listed_in_order_with_cost() -> None:
         "condensation c3-3",
         "condensation c1-1 (latest)",
     ]
-    assert "  saved 1,234 tokens so far, cost 9 tokens, took 20.0 ms" in lines
+    assert "tokens, saved 1,234, cost 9, " in " ".join(map(str.strip, lines))
     assert any(line.split() == ["strategy", "mask+half-window"] for line in lines)
 
 
