@@ -141,6 +141,7 @@ _STOP = re.compile(r"[\s.!。！]*$")
 _WORDS = re.compile(r"§?[^\W_][\w'’-]*")
 _ENDING = re.compile(r"['’]s$|(?<=[a-z]{4})(?:ing|ed|es|s)$|(?<=[a-z]{2}[^s])s$")
 _LONGEST = 300
+_LONGEST_WAS = 100  # characters of an earlier value that is named
 
 
 class Statement(NamedTuple):
@@ -176,6 +177,8 @@ class Statement(NamedTuple):
 
 def statement(sentence: str) -> Statement | None:
     """The statement that a sentence makes; None if it has no value that a later one could replace."""
+    if len(sentence) > _LONGEST + _LONGEST_WAS:
+        return None
     said = _WAS.sub("", sentence)
     if len(said) > _LONGEST:
         return None

@@ -125,7 +125,8 @@ def test_an_unusable_import_ends_with_1(memory: Command, tmp_path: Path, text: s
 
 
 def test_what_is_not_there_or_wrong_ends_with_1_and_says_why(memory: Command) -> None:
-    assert memory.refused("list", "nobody") == (1, "condenser: there is no session nobody\n")
+    unknown = "condenser: there is no session nobody; `condenser sessions list` prints them\n"
+    assert memory.refused("list", "nobody") == (1, unknown)
     for action, words, said in [
         ("forget", ["0123456789abcdef"], "no such card"),
         ("search", ["fig", "--branch", "b9"], "branch"),
