@@ -245,7 +245,8 @@ class Exchange:
         """Records a request that was not answered, where its session is stored."""
         self._take_time()
         self._reply = self._reply._replace(status=status)
-        if self._attempt.context.may_store:
+        # A caller that the upstream has not accepted leaves nothing in a session.
+        if self._attempt.context.may_store and self.request.trust.may_see_stored:
             await self._parts.decider.keeper.note_failed(self._attempt.context.recognised, self.record)
 
     def _learn(self, watched: WatchedReply) -> None:
