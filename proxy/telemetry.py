@@ -150,7 +150,7 @@ class Sums:
         self.started = clock()
         self.total: Tally[str] = Tally()
         self._waiting: dict[int, Tally[str]] = {}
-        self._is_due = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def note_call(self, call: FinishedCall) -> None:
         """Adds a call of our own; its cost is that of a prompt, because it is not known how much was its answer."""
@@ -164,17 +164,18 @@ class Sums:
             return
         self.total.update(found)
         self._waiting.setdefault(int(self._clock() // SLOT), Tally()).update(found)
-        if not self._is_due:
-            self._is_due = True
-            self._tasks.own(self._write_soon())
+        if self._timer is None:
+            # A timer, not a task that sleeps: the app is idle meanwhile.
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._write_in_background)
 
-    async def _write_soon(self) -> None:
-        await asyncio.sleep(_PAUSE)
-        await self.write()
+    def _write_in_background(self) -> None:
+        self._tasks.own(self.write(), to_its_end=True)
 
     async def write(self) -> None:
         """Writes what waits; a failure is logged."""
-        self._is_due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._waiting = self._waiting, {}
         for slot, found in waiting.items():
             hour, place = divmod(slot * SLOT, _HOUR)
