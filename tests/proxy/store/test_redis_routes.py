@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -154,8 +154,9 @@ async def migrating(cluster: RedisCluster, key: str, beside: str = "") -> AsyncI
 
 async def test_an_index_entry_is_found_while_its_slot_moves(cluster: RedisCluster) -> None:
     key, pointer = StoreKey("moving", "s"), "condenser:{moving:d}:chain:digest"
-    async with opened(cluster.url) as store, migrating(cluster, pointer, meta_key(key)) as move:
-        # The client sends ASKING and the command over one connection only while the node has no other.
+    # The client sends ASKING and the command over one connection only while the node has no other.
+    alone = replace(PATIENT, connections=1)
+    async with opened(cluster.url, limits=alone) as store, migrating(cluster, pointer, meta_key(key)) as move:
         assert await store.save(key, write(index=["digest"]))
         assert (await store.find("moving", ["digest"])).names == {"digest": "s"}
         assert await move.tell(move.source, "CLUSTER COUNTKEYSINSLOT", move.slot) == 0
