@@ -78,8 +78,8 @@ class CredentialUnproven(ProxyError):
 
     status, type, code = 403, _INVALID, "credential_unproven"
     message = (
-        "What is stored is shown and used only for a credential that the upstream has accepted in the last ten minutes,"
-        " and that is not known of this one. Send a normal request with it first."
+        "Stored text is shown and used only for a credential that the upstream has accepted in the last ten minutes."
+        " Send a normal request with this one first."
     )
 
 

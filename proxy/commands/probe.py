@@ -80,13 +80,13 @@ def status_lines(state: State) -> Iterator[str]:
         f"Condenser {ready['version']} at {state.address} is {'ready' if is_ok else ready['status']};"
         f" its strategy is {ready['strategy']}."
     )
-    hidden = f"Its upstream is told {_HIDDEN}."
+    hidden = f"The upstream is shown {_HIDDEN}."
     yield f"It sends requests to {ready['upstream']}." if "upstream" in ready else hidden
     place, works = ready["store"].get("url", "a store"), ready["store"]["state"]
     yield f"Sessions are kept in {place}, which {'works' if works == 'ok' else f'does not work ({works})'}."
     total: Counter[str] = Counter()
     if state.sums is None:
-        yield f"Requests, savings and costs are told {_HIDDEN}."
+        yield f"Requests, savings and costs are shown {_HIDDEN}."
     else:
         for row in state.sums["data"]:
             total.update({name: amount for name, amount in row.items() if name != "at"})
@@ -97,7 +97,10 @@ def status_lines(state: State) -> Iterator[str]:
                 f" took {total['own_tokens']:,} tokens, and {total['reread_tokens']:,} were read anew by the upstream."
             )
     found = [notice.text for notice in notices(total, ready)]
-    yield f"Needs attention: {' '.join(found)}" if found else "Nothing needs attention."
+    if found:
+        yield f"Needs attention: {' '.join(found)}"
+    elif state.sums is not None:
+        yield "Nothing needs attention."
 
 
 def _token(url: str | None) -> str | None:

@@ -121,8 +121,8 @@ def _environment(url: str, *, keeps_tool_search: bool) -> dict[str, str]:
     """The command's environment, by which commands of `condenser` find this proxy too.
 
     The proxy's settings, which may be secret, are not in it. Requests to this proxy do not go through a proxy to the
-    internet that the environment names. Claude Code switches its search for tools off where the address is not
-    Anthropic's own, unless it is told otherwise; with `keeps_tool_search` it is.
+    internet that the environment names. Claude Code switches its tool search off if the address is not
+    Anthropic's own; `keeps_tool_search` sets the variable that keeps it on.
     """
     host, port = url.removeprefix("http://").rsplit(":", 1)
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host]))

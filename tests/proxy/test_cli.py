@@ -267,7 +267,7 @@ def test_the_status_tells_in_sentences_what_the_documents_have(
     saved = sum(row["saved_tokens"] for row in found["sums"]["data"])
     assert saved > 0
     assert f"\nIt saved {saved:,} tokens on requests that would have fitted anyway; " in out
-    for hidden in ("upstream is told", "costs are told"):
+    for hidden in ("upstream is shown", "costs are shown"):
         assert f"{hidden} only with admin.token.\n" in stranger
 
 

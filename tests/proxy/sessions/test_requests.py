@@ -1,4 +1,4 @@
-"""Request records: what is packed is what is read, and what a request means."""
+"""Request records: they are read as they were packed, and say what a request meant."""
 
 from typing import Any
 
