@@ -44,7 +44,10 @@ class Guard:
         """
 
     def check(self, headers: Mapping[bytes, bytes], peer: str | None) -> None:
-        """Raises `NotAllowed` for a request of a foreign page, or to a host name that is not ours; it came from `peer`."""
+        """Raises `NotAllowed` for a request of a foreign page, or to a host name that is not ours.
+
+        `peer` is the address that it came from.
+        """
         host, origin = headers.get(b"host", b""), headers.get(b"origin")
         is_own = host in self.known or self._is_own(host)
         if self._is_strict and not is_own:

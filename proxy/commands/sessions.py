@@ -245,7 +245,8 @@ def _condensation_line(record: Mapping[str, Any], *, is_latest: bool) -> str:
     return (
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {_state(record)}, {record['strategy']} by"
         f" {record['trigger']}, {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,}"
-        f" tokens, saved {record['saved_tokens']:,}, cost {record['own_tokens']:,}, {moment(record['created_at'])}"
+        f" tokens, {record['rescued']:,} of {record['requests']:,} requests rescued, {record['saved_tokens']:,} saved,"
+        f" {record['own_tokens']:,} own, {moment(record['created_at'])}"
     )
 
 

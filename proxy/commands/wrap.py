@@ -36,7 +36,7 @@ from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
 from proxy.http.server import note_hangup
 from proxy.quoting import one_line, printable, redacted
-from proxy.sessions.requests import money
+from proxy.sessions.requests import spent_and_saved
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
@@ -241,9 +241,8 @@ def _paid(sums: Counter[str], currency: str) -> _Rows:
     if sums["reread_tokens"]:
         yield "lost cache", f"{sums['reread_tokens']:,} tokens read anew after a condensation"
     if sums["cost"]:
-        about = "about " if sums["unreported"] else ""
-        spent, net = sums["cost"], sums["saved_cost"] - sums["own_cost"] - sums["reread_cost"]
-        yield "money", f"{about}{money(spent, currency)} spent; {money(net, currency)} saved net"
+        spent, saved = spent_and_saved(sums, currency)
+        yield "money", f"{spent} spent; {saved} saved net"
 
 
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:

@@ -163,10 +163,7 @@ def session_after(
     more = {"own_tokens": decision.own_tokens, **amounts(record, context.policy.prices)}
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
-    saved, advice = session.saved_tokens, decision.economy
-    if applied:
-        tokens = max(decision.tokens_before - decision.forwarded_tokens, 0)
-        saved = {**saved, applied: saved.get(applied, 0) + tokens}
+    advice = decision.economy
     after = session.with_branch(old, branch).with_totals(**more)
     for patch in (*decision.memory_patches, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
@@ -174,7 +171,6 @@ def session_after(
         settings=session.settings if session.is_derived else dict(context.policy.session_settings),
         strategy=context.policy.pipeline.text,
         window=context.policy.window.tokens,
-        saved_tokens=saved,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else session.economy,
         rewriting=session.rewriting.after_one_more(now) if Step.ORIGINAL in attempt.tried else session.rewriting,
         size_refused=size_after(

@@ -452,11 +452,6 @@ class Decision(NamedTuple):
         return self.view.tokens if self.policy.pipeline.observe else self.tokens_after
 
     @property
-    def tokens_saved(self) -> int:
-        """Tokens that the view saves, compared with the client's own list, by the upstream's count."""
-        return round(self.context.calibrated.scale.slope * (self.tokens_before - self.forwarded_tokens))
-
-    @property
     def stages(self) -> str:
         """The stages that shaped the applied condensation, in order; under `observe:` those that would shape it."""
         return "+".join(self.metadata.get("stages", ()))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.plots import Column, Series, column_plot
-from proxy.sessions.requests import RequestRecord, money
+from proxy.sessions.requests import RequestRecord, spent_and_saved
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list
@@ -75,10 +75,8 @@ def sentence(total: Mapping[str, int], currency: str) -> str:
     fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
     told = f"{fitted}; {get['failed']:,} failed."
     if get["cost"]:
-        about = "About " if get["unreported"] else ""
-        net = get["saved_cost"] - get["own_cost"] - get["reread_cost"]
-        told += f" {about}{money(get['cost'], currency)} spent"
-        told += f", {money(net, currency)} saved net on requests that would have fitted anyway."
+        spent, saved = spent_and_saved(get, currency)
+        told += f" Spent: {spent}. Saved net, on requests that would have fitted anyway: {saved}."
     return told
 
 

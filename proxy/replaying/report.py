@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from proxy.condensing.policy import RATIOS, Window
 from proxy.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
+from proxy.sessions.requests import money
 from proxy.settings.tables import BUNDLED_CURRENCY
 from strategies.core.economics import Prices
 
@@ -112,13 +113,9 @@ def verdict(replayed: ReplayResults) -> str:
 def _net(replayed: ReplayResults, best: Summary) -> str:
     """As `12 % of the cost is saved (USD 3.10)`."""
     share = best.net_share.share if best.net_share else 0.0
-    net = f" ({_money(abs(best.net_cost), replayed.currency)})" if replayed.has_prices else ""
+    net = f" ({money(abs(best.net_cost), replayed.currency)})" if replayed.has_prices else ""
     told = f"{abs(share):.0%}".replace("%", " %") if abs(share) >= 0.005 else "less than 1 %"
     return f"{told} of the cost is {'saved' if share >= 0 else 'added'}{net}" if share else "the cost stays the same"
-
-
-def _money(amount: float, currency: str) -> str:
-    return f"{currency} {amount:,.2f}" if amount >= 1 else f"{currency} {amount:,.4f}"
 
 
 def table(replayed: ReplayResults) -> str:

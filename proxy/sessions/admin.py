@@ -132,8 +132,7 @@ class Admin:
         }
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         pins = list(_pins(session, branches, counter))
-        document = {**session_document(key, session, stored), "pins": pins}
-        document["requests"] = [request_document(each) for each in requests]
+        document = {**session_document(key, session, stored, requests), "pins": pins}
         return ShownSession(document, session, requests, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
@@ -303,7 +302,9 @@ def _branch_named(name: str, session: Session | None) -> Branch | None:
     return next((branch for branch in branches if branch.name == name), None)
 
 
-def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
+def session_document(
+    key: StoreKey, session: Session, stored: StoredHistory, requests: Sequence[RequestRecord] = ()
+) -> Document:
     """Everything stored of a session except its pins; condensations are in order of time."""
     condensations = sorted(session.condensations, key=lambda record: (record.created_at, record.depth))
     latest = next((record for record in reversed(condensations) if not record.reverted), None)
@@ -318,7 +319,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "totals": dict(session.totals),
         "branches": [_branch(branch, stored) for branch in session.branches],
         "context_strategy": session.strategy,
-        "condensations": [_condensation(record, session) for record in condensations],
+        "condensations": [_condensation(record, requests) for record in condensations],
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
@@ -326,6 +327,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": to_json(session.cards()),
         "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
+        "requests": [request_document(each) for each in requests],
         "appended": [element.value for element in history_at(session.tip, stored.appended).elements],
     }
 
@@ -347,13 +349,19 @@ def _branch(branch: Branch, stored: StoredHistory) -> Document:
     }
 
 
-def _condensation(condensation: Condensation, session: Session) -> Document:
-    """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other is the proxy's text."""
+def _condensation(condensation: Condensation, requests: Iterable[RequestRecord]) -> Document:
+    """A condensation as it is stored, and what it has done for the requests that are recorded.
+
+    A piece `[from, to]` is a run of kept messages, any other is the proxy's text.
+    """
+    used = [record for record in requests if record.condensation == condensation.id]
     document = {
         **condensation_document(condensation),
         "standing": condensation.standing,
         "reverted": condensation.reverted,
-        "saved_tokens": session.saved_tokens.get(condensation.id, 0),
+        "requests": len(used),
+        "rescued": sum(record.is_rescued for record in used),
+        "saved_tokens": sum(record.saved for record in used),
     }
     del document["v"]
     return document

@@ -43,7 +43,7 @@ from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
 _log = logging.getLogger(__name__)
-VERSION = 3
+VERSION = 4
 BLOCK_VERSION = 2  # the schema version of all blocks, including those of append mode
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes in any other format."""
@@ -62,7 +62,6 @@ _SAME = (
 )
 _RENAMED = {
     "opened": "branches_opened",
-    "saved": "saved_tokens",
     "forked": "forked_after",
 }
 _PLAIN = {name: name for name in _SAME} | _RENAMED

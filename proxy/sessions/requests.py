@@ -14,7 +14,7 @@ the session's list. The sums of all requests, stored or not, are made of the sam
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -133,10 +133,16 @@ def in_millionths(money: float) -> int:
     return round(money * MILLION)
 
 
-def money(millionths: float, currency: str) -> str:
+def money(amount: float, currency: str) -> str:
     """An amount with its currency: `USD 1.20`, `USD 0.0012`."""
-    amount = millionths / MILLION
     return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
+
+
+def spent_and_saved(sums: Mapping[str, int], currency: str) -> tuple[str, str]:
+    """What requests cost, and what was saved on those that would have fitted anyway less what that took, in words."""
+    net = sums.get("saved_cost", 0) - sums.get("own_cost", 0) - sums.get("reread_cost", 0)
+    about = "about " if sums.get("unreported") else ""
+    return about + money(sums.get("cost", 0) / MILLION, currency), money(net / MILLION, currency)
 
 
 def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:

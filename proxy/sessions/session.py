@@ -263,8 +263,6 @@ class Session(NamedTuple):
     """The window in tokens of the last request; None if it was unknown."""
     totals: Mapping[str, int] = NOTHING
     """Sums over all requests: counts of requests and of tokens."""
-    saved_tokens: Mapping[str, int] = NOTHING
-    """The tokens that each condensation left out of the requests it was applied to, by its id."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
     pins: tuple[Pin, ...] = ()

@@ -3,10 +3,10 @@
 A statement is a sentence with a value in it: an amount, a quantity with its unit, a date, a time, a name behind "the
 owner is", an address, an identifier. Two statements are the same if nothing but the values differs, and words like
 "now" and "actually". One paraphrases the other if each has a single value, of the same kind and unit, and both are
-about the same: the same things (`_THINGS`), names and other words. Endings do not count, nor do words that only carry a verb
-("is hosted in", "we want") or that the kind of value implies ("date"). A number that names something ("door 7", "port
-8080") is no value, and two bans on two days are two bans. In doubt, two statements are different: to forget a value
-wrongly costs more than to keep it twice. What a paraphrase replaces is named beside its value: `(was 40 USD)`.
+about the same: the same things (`_THINGS`), names and other words. Endings do not count, nor do words that only carry
+a verb ("is hosted in", "we want") or that the kind of value implies ("date"). A number that names something ("door 7",
+"port 8080") is no value, and two bans on two days are two bans. In doubt, two statements are different: to forget a
+value wrongly costs more than to keep it twice. What a paraphrase replaces is named beside its value: `(was 40 USD)`.
 """
 
 from __future__ import annotations

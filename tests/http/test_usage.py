@@ -69,8 +69,10 @@ def test_a_session_knows_what_the_upstream_counted() -> None:
         session = only_session(stage.proxy.url)
         assert session["totals"]["prompt_tokens"] == counted
         made = session["condensations"][0]
-        assert made["saved_tokens"] > 2 * (made["tokens_before"] - made["tokens_after"]) - 200
-        assert made["saved_tokens"] == session["totals"]["client_tokens"] - session["totals"]["forwarded_tokens"]
+        left_out = sum(each["before"] - each["after"] for each in session["requests"])
+        assert left_out > 2 * (made["tokens_before"] - made["tokens_after"]) - 200
+        assert left_out == session["totals"]["client_tokens"] - session["totals"]["forwarded_tokens"]
+        assert (made["requests"], made["rescued"], made["saved_tokens"]) == (2, 2, 0)
 
 
 def test_prices_do_not_keep_a_view_past_the_trigger_from_being_condensed() -> None:

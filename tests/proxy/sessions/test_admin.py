@@ -23,6 +23,7 @@ from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from proxy.tokens.counter import Tokenizers
 from tests.proxy.command_line import run
+from tests.proxy.remembered import record
 from tests.support.ports import free_port
 from tests.support.replies import error
 from tests.support.stage import Stage, chat, controls, proxy_with_sqlite
@@ -134,7 +135,7 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
     assert "branch main: 25 messages" in by_id[1]
     assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
     assert "mask+half-window by" in by_id[1]
-    assert re.search(r"^condensation c\w+ \(latest\): .*\stokens,\ssaved [\d,]+,", by_id[1], re.M | re.S)
+    assert re.search(r"^condensation c\w+ \(latest\): .*\srequests\srescued,\s[\d,]+\ssaved,", by_id[1], re.M | re.S)
     assert re.search(r"^strategy +mask\+half-window$", by_id[1], re.MULTILINE)
     assert all(len(line) < 200 for line in by_id[1].splitlines())
 
@@ -218,7 +219,17 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
         {"decision": None, "parsed_ok": False, "error_type": "timeout", "reasoning": ""},
     ]
     told = {"hard_trigger": False, "tail_exclusion_count": 1, "event_ids": list(range(500)), "judge_votes": votes}
-    names = ("covered", "tokens_before", "tokens_after", "window", "created_at", "saved_tokens", "own_tokens")
+    names = (
+        "covered",
+        "tokens_before",
+        "tokens_after",
+        "window",
+        "created_at",
+        "saved_tokens",
+        "own_tokens",
+        "requests",
+        "rescued",
+    )
     sizes = dict.fromkeys(names, 7)
     made = {
         **sizes,
@@ -255,9 +266,13 @@ def test_condensations_are_listed_in_order_with_cost() -> None:
         condensation_of(id=name, created_at=at, own_tokens=9, metadata={"stages": ["mask"], "compressionDuration": at})
         for name, at in moments.items()
     ]
-    session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})
+    session = Session("s", "x-session", 0.0, strategy="mask+half-window")
     session = session._replace(condensations=tuple(records))
-    document = session_document(StoreKey("tenant", "s"), session, StoredHistory())
+    used = [
+        record(condensation="c3-3", before=2_000, after=766),
+        record(condensation="c3-3", before=9_000, after=766, fits=False),
+    ]
+    document = session_document(StoreKey("tenant", "s"), session, StoredHistory(), used)
     assert [each["id"] for each in document["condensations"]] == ["c2-2", "c3-3", "c1-1"]
     assert document["latest_condensation"] == "c1-1"
     assert document["condenser_meta_latest"] == {"stages": ["mask"], "compressionDuration": 30.0}
@@ -268,7 +283,7 @@ def test_condensations_are_listed_in_order_with_cost() -> None:
         "condensation c3-3",
         "condensation c1-1 (latest)",
     ]
-    assert "tokens, saved 1,234, cost 9, " in " ".join(map(str.strip, lines))
+    assert "tokens, 1 of 2 requests rescued, 1,234 saved, 9 own, " in " ".join(map(str.strip, lines))
     assert any(line.split() == ["strategy", "mask+half-window"] for line in lines)
 
 

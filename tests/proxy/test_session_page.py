@@ -1,0 +1,62 @@
+"""What the page of a session draws, from request records alone."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.dashboard.session import branch_of, plot, window_of
+from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
+from proxy.sessions.requests import RequestRecord
+from tests.proxy.remembered import record
+
+ESTIMATE: dict[str, Any] = {"precision": Precision.ESTIMATE}
+CONDENSED: dict[str, Any] = {"action": Action.CONDENSED, "trigger": Trigger.OVERFLOW, "condensation": "c1"}
+
+
+def drawn(records: Sequence[RequestRecord], limits: dict[str, float] | None = None) -> str:
+    return plot(branch_of("main", [], [], "", records, lambda _body: 0), limits or {})
+
+
+def rows(figure: str) -> list[list[str]]:
+    """The cells of the table below a plot."""
+    body = figure.partition("<tbody>")[2]
+    return [re.findall(r">([^<>]+)</t[dh]>", row) for row in body.split("</tr>") if "<td>" in row]
+
+
+def test_an_estimate_that_becomes_exact_draws_no_fall() -> None:
+    records = [
+        record(before=90, after=90, **ESTIMATE),
+        record(before=150, after=150, **ESTIMATE),
+        record(before=120, after=120),
+        record(before=400, after=400, **ESTIMATE),
+        record(before=300, after=200, **CONDENSED),
+    ]
+    assert [cells[2] for cells in rows(drawn(records))] == ["90", "-", "120", "400", "200 △"]
+
+
+def test_only_the_requests_of_the_branch_are_drawn_and_nothing_without_them() -> None:
+    assert drawn([record(branch="b2", before=7, after=7)]) == ""
+    both = drawn([record(before=5, after=5), record(branch="b2", before=7, after=7)])
+    assert [cells[1:] for cells in rows(both)] == [["5", "5"]]
+
+
+def test_the_scale_fits_the_window_and_the_full_history_leaves_it() -> None:
+    figure = drawn([record(before=500, after=500), record(before=90_000, after=900)], {"window": 1_000.0})
+    assert "1,200</text>" in figure
+    assert "90,000</text>" not in figure
+    assert [cells[1] for cells in rows(figure)] == ["500", "90,000"]
+
+
+def test_a_sign_leads_to_its_condensation() -> None:
+    figure = drawn([record(before=10, after=10), record(number=2, before=30, after=20, **CONDENSED)])
+    assert '<a href="#c-c1"><title>request 2: 30 to 20 tokens</title>' in figure
+
+
+def test_the_parts_of_the_window_are_those_of_the_last_request() -> None:
+    branch = branch_of("main", [], [], "", [record(after=300, window=1_000)], lambda _body: 0)
+    window = window_of(branch, {})
+    assert window is not None
+    assert (window.parts, window.filled) == ([("tools and framing", 300), ("free", 700)], 1_000)
+    unknown = branch_of("main", [], [], "", [record(after=300, window=None)], lambda _body: 0)
+    assert window_of(unknown, {}) is None
