@@ -21,8 +21,8 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "replay": "Compare strategies on recorded conversations, such as your own.",
     "status": "Show the state of a running proxy.",
     "dashboard": "Print the address of a running proxy's dashboard, and open it.",
-    "sessions": "List, show, export or delete the sessions of a running proxy.",
-    "memory": "List, search or change the memory cards of a session, in a running proxy.",
+    "sessions": "List, show, export, revert, pin or delete the sessions of a running proxy.",
+    "memory": "List, search, add, import or forget the memory cards of a session, in a running proxy.",
     "mcp": "Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
