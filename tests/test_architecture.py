@@ -47,7 +47,8 @@ ONLY_IMPORTERS = {
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/", "proxy/__init__.py", "proxy/package.py",
-    "proxy/quoting.py", "proxy/plots.py", "proxy/signing.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
+    "proxy/quoting.py", "proxy/plots.py", "proxy/signing.py", "proxy/reasons.py", "proxy/values.py", "proxy/totals.py",
+    "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow.py", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",

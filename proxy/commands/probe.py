@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from proxy.commands.proxy_client import URL_HELP, ask, moment, token_for
 from proxy.errors import CommandFailed, SettingsError
 from proxy.signing import new_code
+from proxy.totals import notices, sentence
 from proxy.values import json_or_none
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
@@ -72,8 +73,6 @@ def _state(url: str | None) -> State:
 
 def status_lines(state: State) -> Iterator[str]:
     """The state in sentences, one in each line."""
-    from proxy.dashboard.overview import notices, sentence
-
     ready = state.ready
     is_ok = ready["status"] == "ok"
     yield (

@@ -36,10 +36,10 @@ from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
 from proxy.http.server import note_hangup
 from proxy.quoting import one_line, printable, redacted
-from proxy.sessions.requests import spent_and_saved
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
+from proxy.totals import spent_and_saved
 from proxy.values import json_or_none
 from strategies.core.ledger import Ledger, split_ledger
 

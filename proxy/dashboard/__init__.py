@@ -37,6 +37,7 @@ from proxy.services import Services
 from proxy.sessions.admin import ShownSession
 from proxy.signing import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
+from proxy.totals import notices, sentence
 from strategies.core.cards import TYPES
 
 HERE = Path(__file__).parent
@@ -265,8 +266,8 @@ async def _overview(request: Request, services: Services, form: str) -> Response
         form,
         shown=shown,
         ranges=list(overview.RANGES),
-        sentence=overview.sentence(shown.total, currency),
-        notices=overview.notices(shown.total, ready),
+        sentence=sentence(shown.total, currency),
+        notices=notices(shown.total, ready),
         newest=[{**row, "saved": overview.saved(row)} for row in listed["data"]],
         ready=ready,
         currency=currency,
@@ -320,7 +321,7 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
         "session": shown.document,
         "names": {each: len(found) for each, found in shown.branches.items()},
         "branch": name,
-        "sentence": overview.sentence(total, services.settings.currency),
+        "sentence": sentence(total, services.settings.currency),
         "window": session.window_of(branch, pins),
         "plot": session.plot(branch, limits),
         "requests": branch.requests[:-_MAX_ROWS:-1],

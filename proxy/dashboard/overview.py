@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.plots import Column, Series, column_plot
-from proxy.sessions.requests import RequestRecord, spent_and_saved
+from proxy.sessions.requests import RequestRecord
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list
@@ -65,49 +65,6 @@ def kinds(total: Counter[str]) -> tuple[int, int, int]:
     failed = min(total["failed"], total["requests"])
     answered = max(total["requests"] - failed, 0)
     return max(answered - condensed, 0), min(condensed, answered), failed
-
-
-def sentence(total: Mapping[str, int], currency: str) -> str:
-    """What happened to the requests, in one or two sentences."""
-    get = Counter(total)
-    if not get["requests"]:
-        return "No request has come in this time."
-    fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
-    told = f"{fitted}; {get['failed']:,} failed."
-    if get["cost"]:
-        spent, saved = spent_and_saved(get, currency)
-        told += f" Spent: {spent}. Saved net, on requests that would have fitted anyway: {saved}."
-    return told
-
-
-class Notice(NamedTuple):
-    """Something that needs attention, and where to see it: an address below the pages, "" for none."""
-
-    text: str
-    link: str = ""
-
-
-def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
-    """What needs attention, in the order of its weight."""
-    found = []
-    if ready["store"]["state"] != "ok":
-        found.append(
-            Notice(f"The store does not work: {ready['store']['state']}. Requests pass without their history.")
-        )
-    if total["failed"]:
-        found.append(Notice(f"{total['failed']:,} requests failed.", "requests?show=failed"))
-    if total["action_degraded"]:
-        count = total["action_degraded"]
-        found.append(Notice(f"{count:,} requests were served without all that they need.", "requests?show=degraded"))
-    if total["own_failed"]:
-        found.append(
-            Notice(f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed.")
-        )
-    if total["unreported"]:
-        found.append(
-            Notice(f"{total['unreported']:,} replies reported no usage: their cost is estimated from our own count.")
-        )
-    return found
 
 
 # -- sessions and requests -----------------------------------------------------------------------------------------

@@ -25,11 +25,12 @@ from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import with_card, without_cards
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
-from proxy.sessions.requests import MILLION, RequestRecord, unpacked_all
+from proxy.sessions.requests import RequestRecord, unpacked_all
 from proxy.sessions.session import MAIN, Branch, Session, has_node, pin_for, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
+from proxy.totals import MILLION
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, Role

@@ -14,20 +14,19 @@ the session's list. The sums of all requests, stored or not, are made of the sam
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Precision
 from proxy.sessions.session import MAIN, MAX_MODELS, Session, branch_name
+from proxy.totals import MILLION
 from strategies.core.economics import Prices
 
 _FORM = struct.Struct(">QHIIBBBQIIIIIHIBII")
 SIZE = _FORM.size  # bytes of one record
 OTHER = "other"
-MILLION = 1_000_000
-"""Money is counted in whole millionths of the prices' currency, so that sums of it are exact."""
 _ACTIONS, _TRIGGERS, _PRECISIONS = list(Action), list(Trigger), list(Precision)
 _MOST = (1 << 32) - 1
 
@@ -131,18 +130,6 @@ def unpacked_all(items: Iterable[tuple[int, bytes]], session: Session) -> list[R
 
 def in_millionths(money: float) -> int:
     return round(money * MILLION)
-
-
-def money(amount: float, currency: str) -> str:
-    """An amount with its currency: `USD 1.20`, `USD 0.0012`."""
-    return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
-
-
-def spent_and_saved(sums: Mapping[str, int], currency: str) -> tuple[str, str]:
-    """What requests cost, and what was saved on those that would have fitted anyway less what that took, in words."""
-    net = sums.get("saved_cost", 0) - sums.get("own_cost", 0) - sums.get("reread_cost", 0)
-    about = "about " if sums.get("unreported") else ""
-    return about + money(sums.get("cost", 0) / MILLION, currency), money(net / MILLION, currency)
 
 
 def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
