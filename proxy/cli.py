@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 from proxy.errors import CommandFailed, SettingsError
 from proxy.package import VERSION
@@ -26,12 +27,65 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "mcp": "Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
+_UNLISTED = ("healthcheck",)
+"""The commands that `--help` leaves out: a container asks this one, a person asks `status`."""
 _PROBES = ("status", "dashboard", "healthcheck")
 """The commands that are functions of one module; every other command is a module with its name."""
+DOCUMENTS = "docs/"
+"""Where the documents are: a folder of the source repository."""
+PAGES = {  # the page and section about a command; "" for every other
+    "": "operations.md#commands",
+    "wrap": "operations.md#one-command",
+    "replay": "operations.md#your-own-history",
+    "dashboard": "dashboard.md",
+    "sessions": "operations.md#sessions",
+    "memory": "operations.md#memory",
+    "mcp": "operations.md#an-agents-own-memory",
+    "healthcheck": "operations.md#health",
+}
+EXAMPLES = {  # arguments, by the command, or by the command and its action; "" for the top
+    "": ("demo", "wrap -- claude", "serve", "help sessions show"),
+    "serve": (
+        "serve",
+        "serve --upstream http://127.0.0.1:11434/v1 --window 32768",
+        "serve --config condenser.toml --port 9000",
+    ),
+    "wrap": ("wrap -- claude", "wrap -- codex", "wrap --window 60000 --store sqlite:///agent.db -- python agent.py"),
+    "check": ("check --model gpt-4o", "check --offline --config condenser.toml"),
+    "demo": ("demo", "demo --verbose", "demo --strategy mask+half-window --html demo.html"),
+    "replay": (
+        "replay ~/.claude/projects/*/*.jsonl",
+        "replay --strategy recent,summary --html report.html talks.jsonl",
+    ),
+    "status": ("status", "status --watch", "status --json --url http://127.0.0.1:9000"),
+    "dashboard": ("dashboard", "dashboard --no-open"),
+    "sessions": ("sessions list", "sessions show my-session"),
+    "sessions list": ("sessions list", "sessions list --json"),
+    "sessions show": ("sessions show my-session", "sessions show my-session --json"),
+    "sessions export": ("sessions export my-session --file session.json",),
+    "sessions revert": ("sessions revert my-session",),
+    "sessions pin": ("sessions pin my-session 5",),
+    "sessions unpin": ("sessions unpin my-session 5",),
+    "sessions delete": ("sessions delete my-session",),
+    "memory": ("memory list my-session", "memory search my-session 'greenhouse key'"),
+    "memory list": ("memory list my-session", "memory list scope:garden --json"),
+    "memory search": ("memory search my-session 'greenhouse key' --top-k 10",),
+    "memory add": ("memory add my-session 'Deploys go out on Mondays.' --type decision --tag deploy",),
+    "memory import": ("memory import my-session memory.json",),
+    "memory forget": ("memory forget my-session 0123456789abcdef", "memory forget my-session --all"),
+    "mcp": ("mcp", "mcp --session my-session --key-from ANTHROPIC_API_KEY"),
+    "healthcheck": ("healthcheck --url http://127.0.0.1:9000",),
+}
+_NO_WINDOWS = (
+    "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container (docs/operations.md#windows)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 for success, 1 for failure, 2 for wrong usage or settings."""
+    if find_spec("fcntl") is None:
+        print(_NO_WINDOWS, file=sys.stderr)
+        return FAILED
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = arguments.run(arguments) or OK
@@ -54,14 +108,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help ends with examples and the place of the document; so do the parsers of its actions."""
+
+    def format_help(self) -> str:
+        name = self.prog.removeprefix("condenser").strip()
+        examples = "".join(f"  condenser {example}\n" for example in EXAMPLES.get(name, ()))
+        page = DOCUMENTS + PAGES.get(name.partition(" ")[0], PAGES[""])
+        return f"{super().format_help()}\nexamples:\n{examples}\ndocumentation:\n  {page}\n"
+
+
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of one command; an unknown word is an error that shows the usage of that command."""
+    if words and words[0] == "help":
+        words = [*words[1:], "--help"]
     given = next((word for word in words if word in COMMANDS), None)
-    top = argparse.ArgumentParser(prog="condenser", description="Condenses conversation history on the fly.")
-    top.add_argument("--version", action="version", version=f"condenser {VERSION}")
+    top = _Parser(prog="condenser", description="Condenses conversation history on the fly.")
+    top.add_argument("--version", action="version", version=f"condenser {VERSION}", help="print the version")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name) if name in _UNLISTED else commands.add_parser(name, help=text)
         if name == given:
             is_probe = name in _PROBES
             module = import_module(f"proxy.commands.{'probe' if is_probe else name}")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
 from proxy import errors
-from proxy.cli import COMMANDS
+from proxy.cli import COMMANDS, PAGES
 from proxy.condensing import account
 from proxy.controls import KEYS, MEMORY
 from proxy.controls import ROWS as CONTROLS
@@ -321,6 +321,12 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     assert column(section(read("operations.md"), "Commands"), "command") == {f"condenser {name}" for name in COMMANDS}
+
+
+def test_every_help_names_a_section_that_is_there() -> None:
+    for page in (*PAGES.values(), "operations.md#windows"):
+        file, _, anchor = page.partition("#")
+        assert not anchor or anchor in map(slug, headings(read(file))), page
 
 
 # -- links, files, targets ----------------------------------------------------------------------------------

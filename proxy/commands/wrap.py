@@ -1,9 +1,9 @@
 """Run a command behind a proxy of its own, and print a receipt at its end.
 
 The proxy listens on a free port of this machine. The command finds it by OPENAI_BASE_URL, OPENAI_API_BASE and
-ANTHROPIC_BASE_URL, or as `known_commands` says. Addresses that it had there before are the proxy's upstreams, unless
---upstream names one. The proxy has one user, and so one tenant. Signals that are sent here are passed on to it, and its
-exit status is returned.
+ANTHROPIC_BASE_URL; claude, codex and opencode get what they need besides. Addresses that it had there before are the
+proxy's upstreams, unless --upstream names one. The proxy has one user, and so one tenant. Signals that are sent here
+are passed on to the command, and its exit status is returned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The commands that run and ask a proxy: what they print and how they end."""
 
 import json
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -35,12 +37,35 @@ def test_python_runs_it_as_a_module_too(module: str) -> None:
     assert made.stdout == f"condenser {VERSION}\n"
 
 
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, command, "--help")
-    assert code == 0
-    assert f"condenser {command}" in out
+@pytest.mark.parametrize("command", ["", *cli.COMMANDS])
+def test_every_help_has_examples_that_can_be_given(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *command.split(), "--help")
+    assert (code, run(capsys, "help", *command.split())) == (0, (0, out, ""))
+    actions = re.findall(r"^    ([a-z]+) ", out.partition("\nactions:\n")[2], re.MULTILINE)
+    for action in ("", *actions):
+        words = [*command.split(), *action.split()]
+        out = run(capsys, *words, "--help")[1]
+        assert out.startswith(f"usage: {' '.join(['condenser', *words])} ")
+        examples = re.findall(r"^  (condenser .+)$", out.partition("\nexamples:\n")[2], re.MULTILINE)
+        assert examples
+        assert [cli.parse(shlex.split(example)[1:]) for example in examples if " help " not in example]
+        assert re.search(r"\ndocumentation:\n  docs/\S+\.md\S*\n$", out)
     assert "\n\nOne session as JSON.\n" in run(capsys, "sessions", "export", "--help")[1]
+
+
+def test_what_only_a_container_asks_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "healthcheck" not in run(capsys, "--help")[1]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["serve"]])
+def test_a_system_without_locks_is_told_what_to_use(words: list[str]) -> None:
+    """Windows has no `fcntl`."""
+    code = f"import sys; sys.modules['fcntl'] = None; from proxy.cli import main; sys.exit(main({words}))"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stdout) == (1, "")
+    assert made.stderr == (
+        "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container (docs/operations.md#windows)\n"
+    )
 
 
 @pytest.mark.parametrize("words", [(), ("no-such",), ("serve", "--no-such"), ("serve", "--port", "many")])
@@ -109,6 +134,12 @@ def test_what_is_asked_often_imports_little(words: str) -> None:
     plain, ours = (imported(count.format(code)) for code in ("import http.client", called))
     assert ours & HEAVY == set()
     assert len(ours) < 3 * len(plain)
+
+
+def test_a_status_loads_nothing_that_draws_or_serves() -> None:
+    words = ["status", "--url", "http://127.0.0.1:9"]
+    loaded = imported(f"import sys\nfrom proxy.cli import main\nmain({words})\nprint(*sys.modules, file=sys.stderr)")
+    assert loaded & {"jinja2", *LIBRARIES} <= {"asyncio", "pydantic"}
 
 
 def imported(code: str) -> set[str]:
