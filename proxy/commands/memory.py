@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.proxy_client import actions_of, add_action, request_session, table
+from proxy.commands.proxy_client import actions_of, add_action, add_yes, confirm, request_session, settle, table
 from proxy.errors import CommandFailed
-from proxy.quoting import one_line
+from proxy.quoting import one_line, printable
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
@@ -30,6 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     search.add_argument("query", metavar="QUERY", help="words to look for")
     search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
+    search.add_argument("--json", action="store_true", help="as a JSON array")
     add = add_action(actions, "add", _add, "write a card", _ID)
     add.add_argument("content", metavar="CONTENT", help="one sentence")
     add.add_argument("--type", choices=TYPES, default="fact", help="by default fact")
@@ -40,6 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     forget = add_action(actions, "forget", _forget, "take out a card, or with --all every one", _ID)
     forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
     forget.add_argument("--all", action="store_true", help="all cards")
+    add_yes(forget)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -52,7 +54,11 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _search(arguments: argparse.Namespace) -> None:
     query = {"query": arguments.query, "branch": arguments.branch, "top_k": arguments.top_k}
-    for hit in _request(arguments, "search", **query)["data"]:
+    hits = _request(arguments, "search", **query)["data"]
+    if arguments.json:
+        print(json.dumps(hits, ensure_ascii=False, indent=1))
+        return
+    for hit in hits:
         print("\n".join(_hit_lines(hit)))
 
 
@@ -73,6 +79,9 @@ def _import(arguments: argparse.Namespace) -> None:
 def _forget(arguments: argparse.Namespace) -> None:
     if bool(arguments.card) is arguments.all:
         raise CommandFailed("name a card, or all of them with --all", USAGE)
+    if settle(arguments):
+        what = "all cards" if arguments.all else f"card {printable(arguments.card)}"
+        confirm(arguments, f"forget {what} of {printable(arguments.id)} at {arguments.url}")
     forgotten = _request(arguments, *([] if arguments.all else [arguments.card]), method="DELETE")["cards"]
     print(f"forgot {forgotten} card{'' if forgotten == 1 else 's'}")
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from difflib import get_close_matches
+from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from proxy.commands.running import configured_url, find_proxy
+from proxy.cli import USAGE
+from proxy.commands.running import Note, configured_url, find_proxy, living
 from proxy.errors import CommandFailed
 from proxy.quoting import redacted
 from proxy.values import json_or_none
@@ -78,8 +81,22 @@ def ask(
 
 def default_url() -> str:
     """The address of a proxy that runs on this machine, else the one that the settings name."""
-    running = find_proxy()
+    running = _running()
     return running.url if running else configured_url()
+
+
+def _running() -> Note | None:
+    """The proxy that a command means without --url; says on standard error which one, if several run here."""
+    found = find_proxy()
+    if found and (count := len(list(living()))) > 1:
+        _say_once(f"proxy {found.url} (one of {count} running here; --url picks another)")
+    return found
+
+
+@cache
+def _say_once(line: str) -> None:
+    """Says a line on standard error, once in the process: a command asks several times for its proxy."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _parsed(base: str) -> SplitResult | None:
@@ -111,6 +128,10 @@ def add_action(
     return action
 
 
+def add_yes(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--yes", action="store_true", help="ask no question")
+
+
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
@@ -119,13 +140,41 @@ def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
 
 def token_for(url: str | None) -> str | None:
     """The token of the settings, else that in the file of the asked proxy, if it runs on this machine."""
+    named = (note for note in living() if url is not None and note.url == url.rstrip("/"))
+    return token_of(_running() if url is None else next(named, None), url)
+
+
+def token_of(running: Note | None, url: str | None = None) -> str | None:
+    """`token_for`, where it is already known which proxy is asked."""
     from proxy.settings import load_settings
     from proxy.settings.token import known_token, read_token
 
-    settings, running = load_settings(), find_proxy() if url is None else None
+    settings = load_settings()
     if settings.admin.token is None and running and running.token_file:
         return read_token(Path(running.token_file))
     return known_token(settings, url)
+
+
+def settle(arguments: argparse.Namespace) -> bool:
+    """Settles for all requests of a command to which proxy they go; returns whether that was a choice among several."""
+    running = _running() if arguments.url is None else None
+    if running is None:
+        return False
+    if arguments.token is None:
+        arguments.token = token_of(running)
+    arguments.url = running.url
+    return len(list(living())) > 1
+
+
+def confirm(arguments: argparse.Namespace, what: str) -> None:
+    """Asks whether to do what cannot be undone; raises `CommandFailed` for a no, and where nobody can be asked."""
+    if arguments.yes:
+        return
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise CommandFailed(f"to {what}, give --yes: standard input is no terminal to ask at", USAGE)
+    print(f"{what[:1].upper()}{what[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise CommandFailed("nothing was deleted")
 
 
 def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
@@ -145,7 +194,13 @@ def request_session(
     hint_404: str = HINT_404,
     **query: str,
 ) -> Any:
-    """The answer about the session with the id in `arguments`, or at the path `names` below it; see `request_json`.
+    """The answer about the session with the id in `arguments`, or at the path `names` below it; see `request_json`."""
+    path = session_path(*session_of(arguments), *names, **query)
+    return request_json(arguments, path, method, payload, hint_404)
+
+
+def session_of(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Tenant and key of the session with the id in `arguments`.
 
     Raises `CommandFailed` if there is no such session, or if several tenants have one with that id.
     """
@@ -161,7 +216,7 @@ def request_session(
     if len(sessions) > 1:
         keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in sessions)
         raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
-    return request_json(arguments, session_path(*sessions[0], *names, **query), method, payload, hint_404)
+    return sessions[0]
 
 
 def _nearest(name: str, rows: Mapping[str, Any]) -> str:

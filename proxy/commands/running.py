@@ -65,7 +65,7 @@ def configured_url() -> str:
 def find_proxy() -> Note | None:
     """The proxy of this user at the configured address, else the newest one whose settings name that address."""
     here = configured_url()
-    notes = sorted((note for note in _living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
+    notes = sorted((note for note in living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
     return notes[-1] if notes else None
 
 
@@ -105,7 +105,8 @@ def _write(note: Note) -> tuple[Path, int]:
     return path, file
 
 
-def _living() -> Iterator[Note]:
+def living() -> Iterator[Note]:
+    """All proxies of this user that run on this machine, whatever their settings."""
     folder = _folder()
     try:
         _check_owner(folder)

@@ -13,15 +13,20 @@ from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.proxy_client import (
+    HINT_404,
     HINT_TENANT,
     SHORT,
     actions_of,
     add_action,
+    add_yes,
+    confirm,
     list_sessions,
     moment,
     request_json,
     request_session,
+    session_of,
     session_path,
+    settle,
     table,
 )
 from proxy.errors import CommandFailed
@@ -29,10 +34,10 @@ from proxy.quoting import one_line, printable
 from proxy.values import json_or_none
 
 SHOWN = 100  # characters of a message
-WIDTH = 120
+WIDTH = 100
 VOTES = "judge_votes"
 COLUMNS = ("SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST USED")
-CELLS = (SHORT, 13, 17, 13)  # characters of the first columns, so that a line has at most 100
+CELLS = (SHORT, 13, 17, 13, 8, 11)  # characters of the first columns, so that a line has at most `WIDTH`
 _ID = "the session as `list` prints it, or its id"
 
 
@@ -59,6 +64,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
     delete = add_action(actions, "delete", _delete, "remove a session, or with --tenant alone all of a tenant")
     delete.add_argument("id", metavar="ID", nargs="?", help=_ID)
+    add_yes(delete)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -93,11 +99,19 @@ def _export(arguments: argparse.Namespace) -> None:
 def _delete(arguments: argparse.Namespace) -> None:
     if not (arguments.id or arguments.tenant):
         raise CommandFailed("name a session, or all of a tenant with --tenant", USAGE)
+    asks, hint = settle(arguments), HINT_404
+    names: tuple[str, ...]
     # An empty id does not count as missing: it usually comes from a shell variable that is not set.
     if arguments.id is not None:
-        answer = request_session(arguments, method="DELETE")
+        names, what = session_of(arguments), f"session {printable(arguments.id)}"
     else:
-        answer = request_json(arguments, session_path(arguments.tenant), method="DELETE", hint_404=HINT_TENANT)
+        rows = list_sessions(arguments)
+        count = len(rows["data"]) + len(rows["unreadable"])
+        names, what = (arguments.tenant,), f"{count} sessions of tenant {printable(arguments.tenant)}"
+        asks, hint = asks or count > 1, HINT_TENANT
+    if asks:
+        confirm(arguments, f"delete {what}{f' at {arguments.url}' if arguments.url else ''}")
+    answer = request_json(arguments, session_path(*names), method="DELETE", hint_404=hint)
     print(f"deleted {answer['sessions']} session{'' if answer['sessions'] == 1 else 's'}")
 
 
@@ -157,10 +171,17 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     texts = (row["session"], name, row["model"] or "", row["strategy"] or "")
     return (
         texts[0][:SHORT],
-        *(printable(text, most, " ") for text, most in zip(texts[1:], CELLS[1:], strict=True)),
-        *(f"{totals.get(name, 0):,}" for name in ("requests", "saved_tokens")),
+        *(printable(text, most, " ") for text, most in zip(texts[1:], CELLS[1:4], strict=True)),
+        *(
+            _number(totals.get(name, 0), most)
+            for name, most in zip(("requests", "saved_tokens"), CELLS[4:], strict=True)
+        ),
         moment(row["last_used"])[5:-4],
     )
+
+
+def _number(amount: int, most: int) -> str:
+    return text if len(text := f"{amount:,}") <= most else f"{amount:.2e}"
 
 
 def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
@@ -273,14 +294,14 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
     """Why the judges were last not asked, every verdict with its votes, and the last failed try."""
     if skipped := session["judging"].get("last_skip_reason"):
         yield ""
-        yield f"judges not asked: {one_line(str(skipped))}"
+        yield from _wrapped(f"judges not asked: {one_line(str(skipped))}")
     for verdict in session["verdicts"]:
         judged = f"{verdict['count']} messages of {verdict['tokens']:,} tokens"
         yield f"{_verdict_words(verdict)} on {judged}, {moment(verdict['at'])}"
         yield from _vote_lines(verdict["metadata"])
     if failed := session["failed_try"]:
         wanted = " after a judge's YES" if failed["judged"] else ""
-        yield (
+        yield from _wrapped(
             f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
             f" {moment(failed['at'])}"
         )

@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from proxy.commands.running import Note, configured_url, find_proxy, noted
@@ -15,6 +17,8 @@ from tests.proxy.command_line import run
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
+from tests.support.stage import MODEL, chat
+from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -61,6 +65,52 @@ def test_of_several_proxies_the_configured_or_newest_is_found() -> None:
     newer = OTHER._replace(url="http://127.0.0.1:10", started=2.0)
     with another_process(newer), noted(OTHER):
         assert find_proxy() == newer
+
+
+@pytest.fixture
+def two_proxies(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[tuple[str, str]]:
+    """The addresses of two proxies, of which the second started last and has a session `s`."""
+    words = ("--upstream", upstream.base_url)
+    with serving(tmp_path / "first", *words) as first, serving(tmp_path / "second", *words) as second:
+        headers = {"X-Condenser-Session": "s", "Authorization": "Bearer sk-first"}
+        asked = {"model": MODEL, "messages": chat(2)}
+        assert httpx.post(f"{second}/v1/chat/completions", json=asked, headers=headers).status_code == 200
+        yield first, second
+
+
+def command(*words: str, answer: str = "") -> tuple[int, str, str]:
+    """What a process of the command prints and how it ends; with an answer its standard input is a terminal."""
+    call = [sys.executable, "-m", "proxy", *words]
+    if not answer:
+        made = subprocess.run(call, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return made.returncode, made.stdout, made.stderr
+    person, terminal = pty.openpty()
+    with os.fdopen(person, "w") as typing, os.fdopen(terminal) as read:
+        typing.write(f"{answer}\n")
+        typing.flush()
+        made = subprocess.run(call, cwd=ROOT, stdin=read, capture_output=True, text=True, check=False)
+    return made.returncode, made.stdout, made.stderr
+
+
+def test_where_several_run_a_command_says_which_it_asks_and_asks_before_it_deletes(
+    two_proxies: tuple[str, str],
+) -> None:
+    first, second = two_proxies
+    said = f"proxy {second} (one of 2 running here; --url picks another)\n"
+    code, out, err = command("sessions", "list")
+    assert (code, len(out.splitlines()), err) == (0, 2, said)
+    assert command("sessions", "list", "--url", first)[2] == ""
+
+    terminal = "standard input is no terminal to ask at"
+    refused = f"{said}condenser: to delete session s at {second}, give --yes: {terminal}\n"
+    assert command("sessions", "delete", "s") == (2, "", refused)
+    refused = f"{said}condenser: to forget all cards of s at {second}, give --yes: {terminal}\n"
+    assert command("memory", "forget", "s", "--all") == (2, "", refused)
+    assert command("memory", "forget", "s", "--all", "--yes") == (0, "forgot 0 cards\n", said)
+
+    question = f"{said}Delete session s at {second}? [y/N] "
+    assert command("sessions", "delete", "s", answer="n") == (1, "", f"{question}condenser: nothing was deleted\n")
+    assert command("sessions", "delete", "s", answer="y") == (0, "deleted 1 session\n", question)
 
 
 @contextmanager

@@ -91,6 +91,12 @@ def test_a_search_prints_what_was_found_with_its_place(memory: Command) -> None:
     assert first.startswith("message 7, assistant, score ")
 
 
+def test_what_was_found_is_told_as_json_too(memory: Command) -> None:
+    hits = json.loads(memory("search", "mine", "fig Brunhild", "--json"))
+    lines = memory("search", "mine", "fig Brunhild").splitlines()
+    assert [str(hit["score"]) for hit in hits] == [line.split()[-1] for line in lines if not line.startswith(" ")]
+
+
 def test_a_card_is_added_and_forgotten(memory: Command) -> None:
     card = memory("add", "mine", "The well is dry.", "--type", "decision", "--tag", "water", "--tag", "well").strip()
     assert f"{card}  decision" in memory("list", "mine")

@@ -25,7 +25,7 @@ from proxy.tokens.counter import Tokenizers
 from tests.proxy.command_line import run
 from tests.proxy.remembered import record
 from tests.support.ports import free_port
-from tests.support.replies import error
+from tests.support.replies import error, json_reply
 from tests.support.stage import Stage, chat, controls, proxy_with_sqlite
 from tests.support.transcripts import READER, condensation_of
 from tests.support.upstream import ScriptedUpstream
@@ -120,6 +120,21 @@ def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.Captu
     assert (code, len(out.splitlines())) == (0, 1)
 
 
+def test_a_line_of_the_list_fits_100_columns_whatever_is_in_it(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {
+        **dict.fromkeys(("tenant", "session", "model", "strategy"), "x" * 300),
+        "id": "y" * 300,
+        "last_used": 1.9e9,
+    }
+    totals = [{"requests": 10**9, "saved_tokens": saved} for saved in (10**9 - 1, 10**18)]
+    rows = [{**texts, "totals": each} for each in totals]
+    upstream.answer(lambda request: json_reply({"object": "list", "data": rows, "unreadable": []}))
+    out = run(capsys, "sessions", "list", "--url", upstream.url, "--token", "t")[1]
+    assert max(map(len, out.splitlines())) == 100
+
+
 def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.ask(chat(12), controls(session="mine"))
     by_id = run(capsys, "sessions", "show", "mine", "--url", stage.proxy.url)
@@ -168,7 +183,11 @@ def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.Ca
     for name in ("a", "b"):
         stage.ask(chat(1), controls(session=name))
     tenant = json.loads(run(capsys, "sessions", "list", "--json", *url)[1])["data"][0]["tenant"]
-    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
+    refused = (
+        f"condenser: to delete 2 sessions of tenant {tenant} at {url[1]}, give --yes: standard input is no terminal"
+    )
+    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url) == (2, "", f"{refused} to ask at\n")
+    assert run(capsys, "sessions", "delete", "--tenant", tenant, "--yes", *url)[:2] == (0, "deleted 2 sessions\n")
 
 
 def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +265,7 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
     assert sum("vote none, not parsed, timeout" in line for line in lines) == 2
     assert not any("tail_exclusion_count" in line for line in lines)
     assert "judges not asked: early-turns" in lines
-    assert all(len(line) <= 120 for line in lines)
+    assert all(len(line) <= 100 for line in lines)
 
 
 def test_a_judges_words_are_printed_once_and_whole() -> None:
@@ -257,7 +276,7 @@ def test_a_judges_words_are_printed_once_and_whole() -> None:
     judging = {"should_judge": True, "last_judge_metadata": counts}
     lines = list(lines_of({**BARE, "verdicts": [verdict], "judging": judging}))
     assert "".join(line.strip() for line in lines).count("阶段已完成。" * 40 + " End of it.") == 1
-    assert all(len(line) <= 120 for line in lines)
+    assert all(len(line) <= 100 for line in lines)
 
 
 def test_condensations_are_listed_in_order_with_cost() -> None:
