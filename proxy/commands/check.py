@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import reduce
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from pydantic import SecretStr
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
-from proxy.commands.probe import known_lines
+from proxy.commands.probe import known_at, known_lines
+from proxy.commands.proxy_client import token_of
 from proxy.commands.running import find_proxy
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
@@ -52,6 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", type=model, help="print the budget for this model, with a suffix for that strategy"
     )
     command.add_argument("--offline", action="store_true", help="ask no upstream, and make no file")
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,40 +64,59 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model:
         name, suffix = arguments.model
         checked = CheckedModel(settings, name, suffix, trees_by_source(**command_line_settings(arguments)))
-    return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
+    report = Report(is_json=arguments.json)
+    asyncio.run(_check(settings, checked, report, offline=arguments.offline))
+    if arguments.json:
+        print(json.dumps(report.document, ensure_ascii=False, indent=2))
+    return OK if report.document["ok"] else FAILED
 
 
-async def _check(settings: Settings, checked: CheckedModel | None, *, offline: bool) -> bool:
-    print("settings    ok")
-    good = False
+class Report:
+    """What a check finds: each finding is printed at once, or kept for one JSON document."""
+
+    def __init__(self, *, is_json: bool = False) -> None:
+        self.document: dict[str, Any] = {"ok": True, "checks": [], "known": None, "model": None}
+        self._is_json = is_json
+
+    def add(self, part: str, text: str, *, ok: bool = True) -> None:
+        self.document["ok"] = self.document["ok"] and ok
+        self.document["checks"].append({"part": part, "ok": ok, "text": text})
+        self.say(f"{part:<11} {text}")
+
+    def say(self, *lines: str) -> None:
+        """Prints what a person reads, unless JSON is asked for."""
+        if not self._is_json:
+            print("\n".join(lines))
+
+
+async def _check(settings: Settings, checked: CheckedModel | None, report: Report, *, offline: bool) -> None:
+    report.add("settings", "ok")
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
             used = _without_files(settings) if offline else settings
             built = await stack.enter_async_context(open_services(used))
         except (StoreError, OSError, ValueError) as error:
-            print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
+            report.add("store", f"{redacted(settings.store.url)}: {in_words(error)}", ok=False)
         else:
-            # A list, so that all are checked even if one is wrong.
-            good = all(
-                [
-                    await _check_store(settings, built),
-                    _check_tokenizers(built),
-                    *[offline or await _check_upstream(built, each) for each in built.destinations],
-                ]
-            )
-            if checked and good:
-                discovered = await _print_calibration(built, checked.model, offline=offline)
+            await _check_store(settings, built, report)
+            _check_tokenizers(built, report)
+            for each in () if offline else built.destinations:
+                await _check_upstream(built, each, report)
+            if checked and report.document["ok"]:
+                discovered = await _add_calibration(built, checked.model, report, offline=offline)
     running = None if offline else find_proxy()
     if running is not None:
-        print("\n".join([f"running     {running.url}", *known_lines(None, running.url)]))
+        report.add("running", running.url)
+        report.document["known"] = known = known_at(running.url, token_of(running))
+        report.say(*known_lines(known))
     if checked:
-        print("\n".join(budget_lines(checked, discovered)))
-    return good
+        report.document["model"] = numbers(checked, discovered)
+        report.say(*budget_lines(checked, discovered))
 
 
-async def _print_calibration(built: Services, model: str, *, offline: bool) -> WindowLookup:
-    """Prints the model's server, and how well the tokenizer's count and the length predict the upstream's count.
+async def _add_calibration(built: Services, model: str, report: Report, *, offline: bool) -> WindowLookup:
+    """Adds the model's server, and how well the tokenizer's count and the length predict the upstream's count.
 
     Returns the lookup of the windows that the server states.
     """
@@ -103,7 +125,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     server = built.discovered[scope.upstream]
     if asks:
         await server.ask()
-        print(f"server      {server.kind or 'reports no context length, or only with a credential'}")
+        report.add("server", server.kind or "reports no context length, or only with a credential")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     figures = await built.calibrator.figures(scope, counted)
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
@@ -112,7 +134,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         f"hidden {figures.offset:,.0f} tokens, text × {figures.slope:.2f}, a picture {picture};"
         f" error {first} of first requests, {later} later"
     )
-    print(f"calibration {'nothing learned yet' if figures == OWN else said}")
+    report.add("calibration", "nothing learned yet" if figures == OWN else said)
     return (lambda asked: server.window(asked.model)) if asks else no_stated_window
 
 
@@ -123,9 +145,8 @@ def _upstream_of(built: Services, model: str) -> Destination:
     return next(takes, None) or destination_of(built.destinations, "", ())
 
 
-def _check_tokenizers(built: Services) -> bool:
-    """Prints the state of each tokenizer; checks vocabularies that were not needed yet too."""
-    good = True
+def _check_tokenizers(built: Services, report: Report) -> None:
+    """Adds the state of each tokenizer; checks vocabularies that were not needed yet too."""
     for name, state in built.tokenizers.states().items():
         problem = built.tokenizers.problems.get(name, "")
         if state == "not loaded":
@@ -134,16 +155,14 @@ def _check_tokenizers(built: Services) -> bool:
             except RanksUnavailable as error:
                 problem = str(error)
         ready = state if state == "loaded" else "ready, loaded when it is first needed"
-        print(f"tokenizer   {name}: {problem or ready}")
-        good = good and not problem
-    return good
+        report.add("tokenizer", f"{name}: {problem or ready}", ok=not problem)
 
 
-async def _check_store(settings: Settings, built: Services) -> bool:
+async def _check_store(settings: Settings, built: Services, report: Report) -> None:
     url, problem = redacted(settings.store.url), ""
     if built.settings.store.url != settings.store.url:
-        print(f"store       {url}: not there yet, serve makes it")
-        return True
+        report.add("store", f"{url}: not there yet, serve makes it")
+        return
     try:
         async with asyncio.timeout(settings.store.timeout):
             await built.store.ping()
@@ -151,17 +170,16 @@ async def _check_store(settings: Settings, built: Services) -> bool:
         problem = str(error).replace(f"{url} ", "")  # the line already has the address
     except TimeoutError:
         problem = f"store-timeout: no answer within {settings.store.timeout:g} s"
-    print(f"store       {url}: {problem or 'ok'}")
-    return not problem
+    report.add("store", f"{url}: {problem or 'ok'}", ok=not problem)
 
 
-async def _check_upstream(built: Services, upstream: Destination) -> bool:
+async def _check_upstream(built: Services, upstream: Destination, report: Report) -> None:
     url, has_key = shown([upstream]), upstream.api_key is not None
     try:
         status = await built.upstream.probe(upstream)
     except UpstreamUnavailable as error:
-        print(f"upstream    {url}: {error.message}")
-        return False
+        report.add("upstream", f"{url}: {error.message}", ok=False)
+        return
     note = ""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         note = (
@@ -169,8 +187,8 @@ async def _check_upstream(built: Services, upstream: Destination) -> bool:
             if has_key
             else " (it wants a credential, which callers bring)"
         )
-    print(f"upstream    {url}: answers {status}{note}")
-    return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
+    is_well = status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
+    report.add("upstream", f"{url}: answers {status}{note}", ok=is_well)
 
 
 def _without_files(settings: Settings) -> Settings:
@@ -190,6 +208,10 @@ def _without_files(settings: Settings) -> Settings:
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
+_NUMBERS = (
+    *("max_input", "reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom", "replacement_cap"),
+    *("task_cap", "prompt_window"),
+)
 
 
 class CheckedModel(NamedTuple):
@@ -200,6 +222,10 @@ class CheckedModel(NamedTuple):
     suffix: Pipeline | None = None
     sources: Mapping[str, Mapping[str, Any]] = {}
     """The settings of each source by its name; the first source wins. Without sources every origin is "settings"."""
+
+    def policy(self, discovered: WindowLookup) -> Policy:
+        policies = Policies(self.settings, bundled_table(config_directory() / "models.toml"), discovered)
+        return policies.policy(Controls(strategy=self.suffix), {}, LessonScope(self.model))
 
     def source(self, *path: str) -> str:
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
@@ -212,11 +238,24 @@ class CheckedModel(NamedTuple):
         return _DEFAULT if used == default else self.source(*path)
 
 
+def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> dict[str, Any]:
+    """The numbers of `budget_lines` as JSON: sizes in tokens, prices of a million tokens."""
+    policy = checked.policy(discovered)
+    budget, stages = policy.budget, [stage for stage in policy.stages if hasattr(stage, "options")]
+    return {
+        "name": checked.model,
+        "window": {"tokens": policy.window.tokens, "source": policy.window.source},
+        "budget": None if budget is None else {name: getattr(budget, name) for name in _NUMBERS},
+        "strategy": policy.pipeline.text,
+        "options": {stage.name: asdict(stage.options) for stage in stages},
+        "economy": policy.economy,
+        "prices": asdict(policy.costs),
+    }
+
+
 def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
-    table = bundled_table(config_directory() / "models.toml")
-    policies = Policies(checked.settings, table, discovered)
-    policy = policies.policy(Controls(strategy=checked.suffix), {}, LessonScope(checked.model))
+    policy, table = checked.policy(discovered), bundled_table(config_directory() / "models.toml")
     window, budget = policy.window, policy.budget
     known_by = checked.source("window") if window.source == SETTINGS else window.source
     yield f"model       {checked.model}"

@@ -14,12 +14,12 @@ import json
 import sys
 import textwrap
 import tomllib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import positive, strategy, window
@@ -47,7 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--window", metavar="TOKENS", type=window, default=WINDOW, help=f"the window ({WINDOW:,})")
     command.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help=f"the API ({PROTOCOLS[0]})")
     command.add_argument("--requests", metavar="N", type=positive, help="play the first N requests only")
-    command.add_argument("--verbose", action="store_true", help="list requests, and what became of each fact")
+    printed = command.add_mutually_exclusive_group()
+    printed.add_argument("--verbose", action="store_true", help="list requests, and what became of each fact")
+    printed.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument("--html", metavar="FILE", type=Path, help="write a page with a plot of the requests")
 
 
@@ -57,7 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     run = asyncio.run(played(conversation, arguments.strategy, arguments.window))
     figures = [f"  {line}" for line in run.three_figures()]
     printed = [run.verdict(), *(["", *figures] if figures else []), "", *run.totals(), "", _wrapped(*_told(run))]
-    print("\n".join([*printed, *(run.details() if arguments.verbose else [])]))
+    if arguments.json:
+        printed = [json.dumps(run.document(), indent=1)]
+    elif arguments.verbose:
+        printed += run.details()
+    print("\n".join(printed))
     if arguments.html:
         arguments.html.write_text(run.page(), "utf-8")
     for name, number in run.refused.items():
@@ -284,8 +290,10 @@ class Run(NamedTuple):
 
     def _planted(self, way: _Way, *, planted: bool = True) -> list[bool | None]:
         place = self.ways.index(way)
-        pairs = zip(self.conversation.questions, self.reached, strict=True)
-        return [found[place] for question, found in pairs if is_planted(question) is planted]
+        return [found[place] for question, found in self._answers() if is_planted(question) is planted]
+
+    def _answers(self) -> Iterator[tuple[Question, Sequence[bool | None]]]:
+        return zip(self.conversation.questions, self.reached, strict=True)
 
     def totals(self) -> list[str]:
         columns = [self._column(way) for way in self.ways]
@@ -310,10 +318,25 @@ class Run(NamedTuple):
             "a fact that only a tool told": _WORDS[tool],
         }
 
+    def document(self) -> dict[str, Any]:
+        """The figures of each way as JSON, and for each question whether its evidence is in the last prompt."""
+        return {
+            "verdict": self.verdict().replace("\n", " "),
+            "window": self.ways[0].window,
+            "ways": [
+                {
+                    "name": way.name,
+                    **asdict(summarize(way.strategy, [ReplayedConversation(way.requests)])),
+                    "facts": {asked.text: found[place] for asked, found in self._answers()},
+                }
+                for place, way in enumerate(self.ways)
+            ],
+        }
+
     def details(self) -> list[str]:
         """The table of requests, and that of questions: whether the evidence of each is in the last prompt."""
         rows = []
-        for question, found in zip(self.conversation.questions, self.reached, strict=True):
+        for question, found in self._answers():
             turn = turn_of(self.conversation, question.places[0] + 1)
             source = f"turn {turn}" if is_planted(question) else "a tool"
             rows.append([source, question.text, *question.evidence, *(_WORDS[one] for one in found)])

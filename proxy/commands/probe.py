@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proxy.commands.proxy_client import URL_HELP, ask, moment, token_for
+from proxy.commands.proxy_client import URL_HELP, Reply, ask, moment, token_for
 from proxy.errors import CommandFailed, SettingsError
 from proxy.signing import new_code
 from proxy.totals import notices, sentence
@@ -45,7 +45,7 @@ def status(arguments: argparse.Namespace) -> int:
         if arguments.json:
             text = json.dumps(state._asdict(), ensure_ascii=False, indent=None if arguments.watch else 2)
         else:
-            text = "\n".join((*status_lines(state), *known_lines(arguments.url, state.address)))
+            text = "\n".join((*status_lines(state), *known_lines(state.known)))
         print(f"{_CLEAR if arguments.watch and sys.stdout.isatty() else ''}{text}", flush=True)
         if not arguments.watch:
             return int(state.ready["status"] != "ok")
@@ -53,11 +53,12 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 class State(NamedTuple):
-    """What a proxy says of itself: `/readyz`, and the sums of the last 24 hours, which the admin token opens."""
+    """What a proxy says of itself: `/readyz`, and what the admin token opens, None without it."""
 
     address: str
     ready: Mapping[str, Any]
-    sums: Mapping[str, Any] | None
+    sums: Mapping[str, Any] | None  # of the last 24 hours
+    known: Mapping[str, Any] | None
 
 
 def _state(url: str | None) -> State:
@@ -67,8 +68,18 @@ def _state(url: str | None) -> State:
     ready = json_or_none(reply.body)
     if not isinstance(ready, dict) or "tokenizers" not in ready:
         raise CommandFailed(reply.problem if reply.status != 200 else f"{reply.base} is not a condenser")
-    sums = json_or_none(ask(reply.base, f"/_condenser/sums?hours={_HOURS}", token=token).body)
-    return State(reply.base, ready, sums if isinstance(sums, dict) and sums.get("object") == "sums" else None)
+    sums = _opened(ask(reply.base, f"/_condenser/sums?hours={_HOURS}", token=token), "sums")
+    return State(reply.base, ready, sums, known_at(reply.base, token))
+
+
+def known_at(base: str, token: str | None) -> Mapping[str, Any] | None:
+    """What a proxy knows of each model of its upstream; only the admin token gives access."""
+    return _opened(ask(base, "/_condenser/known", token=token), "known")
+
+
+def _opened(reply: Reply, kind: str) -> Mapping[str, Any] | None:
+    document = json_or_none(reply.body)
+    return document if isinstance(document, dict) and document.get("object") == kind else None
 
 
 def status_lines(state: State) -> Iterator[str]:
@@ -109,12 +120,11 @@ def _token(url: str | None) -> str | None:
         return None  # the settings here need not be those of the proxy
 
 
-def known_lines(url: str | None, base: str) -> list[str]:
-    """What the proxy knows of each model of its upstream, and the source; only the admin token gives access."""
-    document = json_or_none(ask(base, "/_condenser/known", token=_token(url)).body)
-    if not isinstance(document, dict) or document.get("object") != "known":
+def known_lines(known: Mapping[str, Any] | None) -> list[str]:
+    """A line for each model of the upstream: what the proxy knows of it, and the source."""
+    if known is None:
         return [f"  known       {_HIDDEN}"]
-    return [f"  known       {_known_line(row)}" for row in document["data"]] or ["  known       nothing yet"]
+    return [f"  known       {_known_line(row)}" for row in known["data"]] or ["  known       nothing yet"]
 
 
 def _known_line(row: Mapping[str, Any]) -> str:

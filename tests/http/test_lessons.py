@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.probe import known_lines
+from proxy.commands.probe import known_at, known_lines
 from tests.support import replies
 from tests.support.admin_api import TOKEN, admin
 from tests.support.proxy import running_proxy
@@ -124,8 +124,7 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
         assert SEARCH in json.dumps(stage.forwarded[-1].json().get("tools"))
 
 
-def test_what_is_known_of_each_model_is_listed_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", TOKEN)
+def test_what_is_known_of_each_model_is_listed_with_its_source() -> None:
     with echoing(window=None, limit=1_000, admin={"token": TOKEN}) as stage:
         stage.ask(chat(12))
         stage.proxy.served()
@@ -133,5 +132,5 @@ def test_what_is_known_of_each_model_is_listed_with_its_source(monkeypatch: pyte
         found = [(row["model"], bool(row["tenant"]), row["window"], row["source"]) for row in rows]
         assert found == [(MODEL, False, None, "unknown"), (MODEL, True, 1_000, "stated in a refusal")]
         assert rows[1]["until"] > rows[1]["window"]
-        said = known_lines(stage.proxy.url, stage.proxy.url)
+        said = known_lines(known_at(stage.proxy.url, TOKEN))
         assert "window 1,000 (stated in a refusal), until 20" in said[1]

@@ -1,6 +1,7 @@
 """`condenser check`: what it looks at, what it prints of a model, and that it changes nothing where it must not."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ def test_a_check_covers_all_parts(upstream: ScriptedUpstream, capsys: pytest.Cap
     assert "cl100k_base: ready, loaded when it is first needed" in out
     assert "o200k_base: loaded" in out
     assert f"{upstream.base_url}: answers 200" in out
+
+
+def test_a_check_as_json_has_the_same_findings_and_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://", "--model", "gpt-4o")
+    (code, out, _), (same, told, _) = run(capsys, *words), run(capsys, *words, "--json")
+    found = json.loads(told)
+    assert (code, same, found["ok"]) == (1, 1, False)
+    lines = [f"{each['part']:<11} {each['text']}" for each in found["checks"]]
+    assert out.startswith("\n".join([*lines, "model       gpt-4o\n"]))
+    assert [each["part"] for each in found["checks"] if not each["ok"]] == ["upstream"]
+    assert f"  trigger   {found['model']['budget']['trigger']:,} (" in out
 
 
 def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,15 @@ def test_requests_are_listed_only_if_they_are_asked_for(output: str, capsys: pyt
     assert "headroom" not in capsys.readouterr().out
 
 
+def test_the_same_figures_are_told_as_json(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["demo", *SHORT, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["verdict"].split()) == (OK, output.partition("\n\n")[0].split())
+    answered = " ".join(f"{way['requests'] - way['refused']} of {way['requests']}" for way in found["ways"])
+    assert answered == " ".join(figures(output, "requests answered"))
+    assert list(found["ways"][-1]["facts"].values())[:5] == [True] * 5
+
+
 def test_the_page_draws_three_ways_and_the_window(output: str, page: Path) -> None:
     text = page.read_text("utf-8")
     assert text.count('<path class="line') == 2 * 3
