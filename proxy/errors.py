@@ -15,6 +15,7 @@ from proxy.values import json_or_none
 
 DEFECT = "The proxy failed; its log says why."
 RETRY_AFTER = 1  # seconds
+CLIENT_CLOSED_REQUEST = 499  # the status of a request whose client has left; only the log and the sums have it
 _INVALID = "invalid_request_error"
 
 

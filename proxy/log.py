@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints import endpoint_serving
+from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.reasons import Action
@@ -83,16 +84,33 @@ class RequestLine:
         return ", ".join(filter(None, parts))
 
     def amounts(self) -> Mapping[str, int]:
-        """What the request adds to the sums of all requests; nothing if it asked no model."""
-        exchange, (action, _) = self.exchange, self.outcome
-        if exchange is None and (action or (self.error and endpoint_serving(self.path))):
-            failed = self.status is None or self.status >= HTTPStatus.BAD_REQUEST
-            return {"requests": 1, f"action_{action or _REFUSED}": 1, "failed": int(failed)}
-        if exchange is None or exchange.request.controls.dry_run:
-            return {}
-        record = exchange.record
-        found = {f"action_{record.action}": 1, **amounts(record, exchange.decision.policy.prices)}
-        return found | ({f"trigger_{record.trigger}": 1} if record.action is Action.CONDENSED else {})
+        """What the request adds to the sums of all requests; nothing if it asked no model.
+
+        A `POST` that asked no model and got 404 counts as `stray`: mostly the client has a wrong address.
+        """
+        exchange, endpoint, (action, reason) = self.exchange, endpoint_serving(self.path), self.outcome
+        status = self.status or CLIENT_CLOSED_REQUEST
+        if exchange is None:
+            if not (action or (self.error and endpoint)):
+                return {"stray": 1} if self._is_stray else {}
+            failed = int(status >= HTTPStatus.BAD_REQUEST)
+            found = {"requests": 1, f"action_{action or _REFUSED}": 1, "failed": failed}
+        else:
+            if exchange.request.controls.dry_run:
+                return {}
+            record, status, reason = exchange.record, exchange.record.status, exchange.decision.reason
+            found = {f"action_{record.action}": 1, **amounts(record, exchange.decision.policy.prices)}
+            found |= {f"trigger_{record.trigger}": 1} if record.action is Action.CONDENSED else {}
+        found |= {f"protocol_{endpoint.dialect.name}": 1} if endpoint else {}
+        found |= {f"reason_{reason}": 1} if reason else {}
+        if status >= HTTPStatus.BAD_REQUEST:
+            found[f"error_{self.error}" if self.error else f"status_{status}"] = 1
+        return found
+
+    @property
+    def _is_stray(self) -> bool:
+        is_ours = self.path.startswith("/_condenser/")
+        return self.method == "POST" and self.status == HTTPStatus.NOT_FOUND and not is_ours
 
     def fields(self) -> dict[str, Any]:
         """The line as members of a JSON object; unknown values are left out."""

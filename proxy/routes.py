@@ -30,7 +30,7 @@ from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
-from proxy.telemetry import KEPT, SLOT
+from proxy.telemetry import KEPT, SLOT, ArrivalKind, Arrivals
 from proxy.upstream.choice import shown
 from strategies.core.handles import handle_in
 
@@ -228,7 +228,7 @@ async def _known(call: Call) -> Answer:
     """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
     services, exchanges = call.services, call.services.exchanges
     knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
-    served = {(model, "", upstream) for model, upstream in services.telemetry.served}
+    served = {(kind.model, "", kind.upstream) for kind in services.telemetry.arrived}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
     taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
     scopes = [*starmap(LessonScope, sorted(served)), *sorted(taught)]
@@ -247,6 +247,30 @@ def _known_row(services: Services, scope: LessonScope, form: Profile, tools_unti
         "until": learned.until if learned is not None and window.source == SOURCE else None,
         "forms": {key: value for key, value in form if value != getattr(ANY, key)},
         "refuses_tools_until": tools_until,
+    }
+
+
+async def _arrivals(call: Call) -> Answer:
+    """What this process was asked for since it started, by protocol, model, upstream, window and strategy."""
+    services = call.services
+    rows = list(starmap(_arrivals_row, services.telemetry.arrived.items()))
+    return {"object": "arrivals", "started": services.sums.started, "data": rows}
+
+
+def _arrivals_row(kind: ArrivalKind, found: Arrivals) -> Document:
+    return {
+        "protocol": kind.protocol,
+        "model": label(kind.model),
+        "upstream": redacted(kind.upstream),
+        "window": kind.window.tokens,
+        "source": kind.window.source,
+        "strategy": kind.strategy,
+        "economy": found.policy.economy,
+        "cheapest": found.advice and found.advice._asdict(),
+        "trigger": found.policy.budget and found.policy.budget.trigger,
+        "fullest": found.fullest,
+        "sources": sorted(map(label, found.sources)),
+        "actions": dict(found.actions),
     }
 
 
@@ -304,6 +328,7 @@ _OWN: Mapping[str, Callable[[OwnSessions, str, object], Awaitable[Document]]] = 
 
 _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "sums": {"GET": _sums},
+    "arrivals": {"GET": _arrivals},
     "known": {"GET": _known},
     "stats": {"GET": lambda call: call.services.admin.stats()},
     "sessions": {"GET": _sessions},

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import FinishedCall
+from proxy.condensing.policy import Policy, Window
 from proxy.condensing.turn import Decision
 from proxy.knowledge.figures import Figures
 from proxy.quoting import label
@@ -23,9 +25,10 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.requests import in_millionths
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
-from strategies.core.economics import Prices
+from strategies.core.economics import Advice, Prices
 
 MAX_MODELS = 256  # maximum number of models with a label of their own
+_MAX_SOURCES = 16
 OTHER = "other"
 _OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
@@ -50,6 +53,27 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
 """Each metric, by its name without `condenser_`: its kind, what it counts, its labels."""
 
 
+class ArrivalKind(NamedTuple):
+    """Requests that are alike: `strategy` is the text of a pipeline, `upstream` an address."""
+
+    protocol: str
+    model: str
+    upstream: str
+    window: Window
+    strategy: str
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The requests of one kind, with the policy and the advice of the newest one."""
+
+    policy: Policy
+    advice: Advice | None = None
+    actions: Tally[str] = field(default_factory=Tally)
+    fullest: int = 0  # tokens of the largest view
+    sources: set[str] = field(default_factory=set)  # the headers and members that named their sessions
+
+
 class Telemetry:
     """The metrics of one app, with a registry of their own."""
 
@@ -63,8 +87,8 @@ class Telemetry:
         self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
         self._models: set[str] = set()
-        self.served: set[tuple[str, str]] = set()
-        """The models that this process was asked for, each with the address of its upstream; at most `MAX_MODELS`."""
+        self.arrived: dict[ArrivalKind, Arrivals] = {}
+        """What this process was asked for since it started, by kind; at most `MAX_MODELS` kinds."""
         self.in_flight = 0  # requests under way; `proxy/serving/` counts them
         self.metric("in_flight").set_function(lambda: self.in_flight)
         self.metric("store_writable").set(1)
@@ -92,9 +116,7 @@ class Telemetry:
 
     def record_decision(self, decision: Decision, milliseconds: float) -> None:
         """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
-        if len(self.served) < MAX_MODELS:
-            request = decision.context.request
-            self.served.add((request.model, request.upstream.base_url))
+        self._note_arrival(decision)
         self.metric("requests_total", decision.action).inc()
         if decision.reason:
             self.metric("reasons_total", decision.reason).inc()
@@ -103,6 +125,21 @@ class Telemetry:
         if decision.action is Action.CONDENSED:
             self.count("condensations_total", decision.trigger)
         self.metric("overhead_seconds").observe(milliseconds / 1000)
+
+    def _note_arrival(self, decision: Decision) -> None:
+        request, policy = decision.context.request, decision.policy
+        protocol, upstream = request.body.endpoint.dialect.name, request.upstream.base_url
+        kind = ArrivalKind(protocol, request.model, upstream, policy.window, policy.pipeline.text)
+        found = self.arrived.get(kind)
+        if found is None:
+            if len(self.arrived) == MAX_MODELS:
+                return
+            found = self.arrived[kind] = Arrivals(policy)
+        found.policy, found.advice = policy, decision.economy
+        found.actions[decision.action] += 1
+        found.fullest = max(found.fullest, decision.tokens_after)
+        if len(found.sources) < _MAX_SOURCES:
+            found.sources.add(decision.context.recognised.identity.source)
 
     def record_overflow(self, decision: Decision, outcome: str) -> None:
         """Records that the upstream refused a prompt for its length.

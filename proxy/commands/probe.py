@@ -68,16 +68,17 @@ def _state(url: str | None) -> State:
     ready = json_or_none(reply.body)
     if not isinstance(ready, dict) or "tokenizers" not in ready:
         raise CommandFailed(reply.problem if reply.status != 200 else f"{reply.base} is not a condenser")
-    sums = _opened(ask(reply.base, f"/_condenser/sums?hours={_HOURS}", token=token), "sums")
+    sums = opened(ask(reply.base, f"/_condenser/sums?hours={_HOURS}", token=token), "sums")
     return State(reply.base, ready, sums, known_at(reply.base, token))
 
 
 def known_at(base: str, token: str | None) -> Mapping[str, Any] | None:
     """What a proxy knows of each model of its upstream; only the admin token gives access."""
-    return _opened(ask(base, "/_condenser/known", token=token), "known")
+    return opened(ask(base, "/_condenser/known", token=token), "known")
 
 
-def _opened(reply: Reply, kind: str) -> Mapping[str, Any] | None:
+def opened(reply: Reply, kind: str) -> Mapping[str, Any] | None:
+    """The document of this kind in an answer of the admin API; None if it is another one, or a refusal."""
     document = json_or_none(reply.body)
     return document if isinstance(document, dict) and document.get("object") == kind else None
 

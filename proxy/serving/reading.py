@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import BadRequest, BodyTooLarge
+from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for
 from proxy.http.headers import ENCODING, encoding_of, to_upstream
@@ -40,7 +40,6 @@ READ_WHOLE = 1024 * 1024
 """A body that is only passed on is read whole up to this length, so that it can be sent again; else in parts."""
 WATCH_AFTER = 0.05
 """Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
-CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 T = TypeVar("T")
 
 
