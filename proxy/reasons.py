@@ -30,6 +30,7 @@ class Reason(StrEnum):
     IRREDUCIBLE = "irreducible"
     REASONING_DROPPED = "reasoning-dropped"
     REWRITE_REFUSED = "rewrite-refused"
+    COMPACTION_REFUSED = "compaction-refused"
     MEMORY_TOOL_TAKEN = "memory-tool-taken"
     MEMORY_TOOL_REFUSED = "memory-tool-refused"
     MEMORY_TOOL_NOT_RUN = "memory-tool-not-run"
@@ -51,6 +52,9 @@ REASONS = frozenset(  # all reasons: also those that strategies, calls of models
         *("summary-not-accepted", "summary-shared-cache", "summary-unreadable", "summary-called-tools"),
         *("summary-cut-short", "summary-not-finished", "summary-empty", "summary-too-long", "summary-refused"),
         *("summary-echo", "summary-not-smaller", "summary-untagged"),
+        *("no-compaction", "compaction-timeout", "compaction-unreachable", "compaction-rate-limited"),
+        *("compaction-http-error", "compaction-paused", "compaction-expired", "compaction-not-accepted"),
+        *("compaction-unreadable", "compaction-empty"),
         *("invalid-plan", "store-busy", "store-closed", "store-contended", "store-corrupt", "store-error"),
         *("store-full", "store-loading", "store-quota", "store-read-only", "store-refused", "store-schema"),
         *("store-timeout", "store-unavailable"),
@@ -64,6 +68,7 @@ NO_MORE_CONDENSED = NOTHING_CONDENSED | {
     Reason.NO_PROGRESS,
     Reason.NO_ROOM,
     Reason.SUMMARY_BOUNDARY,
+    "no-compaction",
     *(reason for reason in REASONS if reason.startswith("nothing-to-")),
 }
 """These, and the reasons which only say that condensing was tried, or put off, and saved nothing more."""

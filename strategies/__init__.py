@@ -16,6 +16,7 @@ from strategies.dynacontext import DynaContext, DynaContextOptions
 from strategies.extract import Extract, ExtractOptions
 from strategies.half_window import HalfWindow, HalfWindowOptions
 from strategies.mask import Mask, MaskOptions
+from strategies.native import Native, NativeOptions
 from strategies.off import Off
 from strategies.recent import Recent
 from strategies.rolling import Rolling, RollingOptions
@@ -37,6 +38,7 @@ TABLE: Mapping[str, StrategyRow] = {
     "half-window": StrategyRow(HalfWindow, HalfWindowOptions()),
     "semantic": StrategyRow(Semantic, SemanticOptions()),
     "rolling": StrategyRow(Rolling, RollingOptions()),
+    "native": StrategyRow(Native, NativeOptions()),
     "dynacontext": StrategyRow(DynaContext, DynaContextOptions()),
     "extract": StrategyRow(Extract, ExtractOptions()),
     "shorten": StrategyRow(Shorten, ShortenOptions()),

@@ -70,7 +70,8 @@ def run_required(
     asks = rule.asks and (session.verdict is not None or can_help(requirement, view, budget))
     allowed = [stage for stage in stages if asks or not stage.asks]
     if requirement is Requirement.PREPARE:
-        allowed.sort(key=lambda stage: stage.asks)
+        # A rule that rewrites what a vendor's compaction would keep costs the reasoning in it.
+        allowed.sort(key=lambda stage: stage.asks and not stage.reads_opaque)
     aim = budget.with_goal(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, session)
     if not outcome.stages and outcome.defects:
@@ -149,10 +150,12 @@ def _run_stages(
 ) -> Step:
     """Runs stages while the view has more than `enough` tokens or no stage has changed it yet.
 
-    A stage whose own trigger is reached, or that has a verdict to follow, always runs.
+    A stage whose own trigger is reached, or that has a verdict to follow, always runs. One that would undo an opaque
+    head which was just made runs only if the view must still become smaller.
     """
     for stage in stages:
-        is_enough = outcome.stages and outcome.view.tokens <= enough
+        is_new = bool(outcome.stages) and outcome.view.is_opaque and not stage.reads_opaque
+        is_enough = outcome.stages and outcome.view.tokens <= (max(enough, budget.trigger - 1) if is_new else enough)
         is_judged = session.verdict is not None and isinstance(stage, Judging)
         if not is_enough or is_judged or is_due(stage, outcome.view, budget):
             yield from _run_stage(stage, outcome, budget, session)
@@ -160,9 +163,10 @@ def _run_stages(
 
 def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: SessionFacts) -> Step:
     try:
-        plan = yield from stage.condense(outcome.view, budget, session)
-        after = apply(outcome.view, plan) if plan.after is None else plan.after
-        may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
+        view = outcome.view if stage.reads_opaque else outcome.view.without_opaque
+        plan = yield from stage.condense(view, budget, session)
+        after = apply(view, plan) if plan.after is None else plan.after
+        may_cut = stage.may_cut_newest_results or newest_is_shortened(view)
         check(after, may_cut_newest_results=may_cut)
     except StrategyError as error:
         outcome.note(stage, error.reason, is_idle=isinstance(error, NothingToDo))

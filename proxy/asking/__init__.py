@@ -39,6 +39,7 @@ from proxy.asking.dispatch import (
     endpoint_for,
     headers_for,
 )
+from proxy.endpoints import compaction
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
@@ -49,7 +50,21 @@ from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, server_of
 from proxy.values import json_or_none
-from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
+from strategies.core.effects import (
+    SUMMARIZER,
+    Answer,
+    Ask,
+    Ballot,
+    Compact,
+    Compacted,
+    Effect,
+    Failure,
+    Polls,
+    Result,
+    Vote,
+    Votes,
+    read_vote,
+)
 from strategies.core.parsing import without_thoughts
 
 __all__ = ["Asking", "Caller", "FinishedCall", "Resolver", "Roles"]
@@ -144,6 +159,8 @@ class Asking(Dispatcher):
 
     _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
     """The forms that servers have taught, each for a model and a credential."""
+    _lacking: Lru[Hashable, tuple[str, ...]] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
+    """The forms of compaction that servers have shown to lack."""
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -156,6 +173,8 @@ class Asking(Dispatcher):
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
+        if isinstance(effect, Compact):
+            return await self.compacted(effect, roles, caller)
         if not isinstance(effect, Ask):
             return await poll(effect, roles, caller, self)
         question, account = question_for(effect, roles, caller), Account()
@@ -167,6 +186,43 @@ class Asking(Dispatcher):
             # Ask again if the call was broken off for a client.
             if result.reason != PREEMPTED:
                 return result
+
+    async def compacted(self, effect: Compact, roles: Roles, caller: Caller) -> Compacted | Failure:
+        """The compaction of a list by the request's own upstream, model and credential; else `no-compaction`.
+
+        Which form an upstream lacks is learned once, as the forms of questions are.
+        """
+        role = roles[SUMMARIZER].model_copy(update={"base_url": None, "api_key": None, "model": None})
+        key = server_of(caller.upstream.base_url), caller.model, caller.endpoint, hash(tuple(headers_for(role, caller)))
+        result: Compacted | Failure = compaction.MISSING
+        deadline = self.deadline(role, caller)
+        for form in compaction.FORMS.get(caller.endpoint.dialect.name, ()):
+            if form in self._lacking.get(key, ()):
+                continue
+            # Asked again if it was broken off for a client.
+            while (result := await self._compacted_once(effect, form, role, caller, deadline)) == Failure(PREEMPTED):
+                pass
+            if result != compaction.MISSING:
+                break
+            _log.info("%s has no compaction of the form '%s'", label(caller.model), form)
+            self._lacking.put(key, (*self._lacking.get(key, ()), form))
+        return result
+
+    async def _compacted_once(
+        self, effect: Compact, form: str, role: ModelRole, caller: Caller, deadline: float
+    ) -> Compacted | Failure:
+        asked = compaction.call(form, caller.model, caller.repeated, effect.view, effect.room)
+        if form == compaction.SUMMARIZE:
+            caller = replace(caller, headers=compaction.accepting(caller.headers))
+
+        async def call(lane: Lane) -> Compacted | Failure:
+            reply = await self.send(role, caller, caller.path + asked.path, asked.body, lane, caller.query)
+            if isinstance(reply, Failure):
+                return reply
+            result = compaction.read(form, reply.status, reply.body)
+            return result if isinstance(result, Failure) else replace(result, maker=caller.maker)
+
+        return await self.dispatch(SUMMARIZER, role, caller, call, deadline)
 
     async def ask(
         self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None

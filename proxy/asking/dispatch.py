@@ -39,6 +39,7 @@ from http import HTTPStatus
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
+from proxy.endpoints import compaction
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
@@ -261,6 +262,8 @@ class Caller:
     headers: Headers  # the request's headers, for their credential
     members: Mapping[str, str] = field(default_factory=dict)
     """The members of the request that precede the message list in a prompt, such as its tools, as JSON text."""
+    repeated: Mapping[str, str] = field(default_factory=dict)
+    """Those that a compaction repeats, as JSON text; empty if none is asked for."""
     asked_at: float = 0.0  # when the request came, in seconds since the epoch
     trust: Trust = ALWAYS  # whether the upstream has accepted the request's credential
     background: bool = False  # whether nothing waits for the answer
@@ -271,6 +274,11 @@ class Caller:
     path: str = CHAT_ENDPOINT.path  # the path of the request
     query: str = ""  # its query, which may have a credential
     knows_stored: bool = False  # whether anything of the request's conversation comes from the store
+
+    @property
+    def maker(self) -> str:
+        """Who could read a compaction of the request's own upstream."""
+        return compaction.maker(self.upstream.base_url, self.model)
 
     @property
     def scope(self) -> LessonScope:

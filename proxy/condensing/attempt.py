@@ -32,6 +32,7 @@ class Step(Enum):
     """What a refusal may lead to, besides another form, which may be named more than once (`refusals.py`)."""
 
     OTHER_REASONING = auto()
+    WITHOUT_HEAD = auto()  # a view without an opaque head, which the server cannot read any more
     REPEATED = auto()  # the request is sent a second time as it is
     SMALLER = auto()  # a view for the length that was refused; another refusal for the length is final
     FEWER_PICTURES = auto()
@@ -165,7 +166,8 @@ def session_after(
         more["memory_tokens"] = rounds.spent_tokens
     advice = decision.economy
     after = session.with_branch(old, branch).with_totals(**more)
-    for patch in (*decision.memory_patches, rounds.patch if rounds else None):
+    # What an opaque head carries gets its place with the first view that has it.
+    for patch in (*decision.memory_patches, decision.view.unplaced, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     after = after.with_model(record.model)._replace(
         settings=session.settings if session.is_derived else dict(context.policy.session_settings),

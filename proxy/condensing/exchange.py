@@ -39,6 +39,7 @@ from proxy.sessions.keeping import SessionUpdate
 from proxy.sessions.requests import RequestRecord
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.upstream import UpstreamReply
+from strategies.dialects.messages import MESSAGES
 from strategies.dialects.pictures import has_pictures
 
 T = TypeVar("T")
@@ -136,6 +137,12 @@ class Exchange:
         """Whether what the model says in the reply is stored."""
         attempt = self._attempt
         return bool(attempt.decision.append_head) or (attempt.stores and attempt.context.keeps_reply)
+
+    @property
+    def has_compaction(self) -> bool:
+        """Whether the list that is sent begins with a compaction of Anthropic, which needs a beta."""
+        view = self._attempt.decision.view
+        return view.is_opaque and view.counter.dialect is MESSAGES
 
     @property
     def stores(self) -> bool:

@@ -32,8 +32,9 @@ from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
+from strategies.core.pieces import carried_in
 from strategies.core.protocol import Triggering
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Transcript, standing_patches
 from strategies.core.view import item_for
 
 MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
@@ -112,7 +113,7 @@ class Intake:
     def _complete(self, context: RequestContext) -> RequestContext:
         """The context with all that a strategy, memory and calibration may ask for."""
         policy = context.policy
-        context = _with_pictures_out(context.for_profile(policy.profile).with_session_facts())
+        context = _with_pictures_out(_with_carried(context.for_profile(policy.profile).with_session_facts()))
         if any(policy.memory):
             context = self.add_memory(context)
         context = self._calibrate(context)
@@ -193,6 +194,18 @@ def _with_pictures_out(context: RequestContext) -> RequestContext:
     return context.leaving_out(out) if out is not None and is_here else context
 
 
+def _with_carried(context: RequestContext) -> RequestContext:
+    """The context with what opaque heads carry, at its places, and without the heads that this upstream cannot read."""
+    known, maker = context.recognised.condensations, context.maker
+    readable = tuple(each for each in known if each.is_readable_by(maker))
+    recognised = context.recognised._replace(condensations=readable, reader=maker)
+    context = context._replace(recognised=recognised)
+    patches = carried_in(context.recognised.patches)
+    return context.with_transcripts(
+        lambda transcript: transcript.having(patches=standing_patches(patches, transcript)) if patches else transcript
+    )
+
+
 def with_economy(context: RequestContext) -> RequestContext:
     """The context with the advice where condensing is cheapest; under `auto` its budget follows that."""
     policy, budget, transcript = context.policy, context.own_budget, context.history
@@ -220,7 +233,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     systems = b"".join([message.digest for _, message in transcript.systems])
     # What memory puts into the view, each with its index in the chain. A recital is sent with the message before it.
     hidden = [
-        (patch.at - patch.is_recital, item_for(piece, transcript, context.counter).message)
+        (patch.at - patch.follows, item_for(piece, transcript, context.counter).message)
         for patch in transcript.patches
         for piece in patch.pieces
     ]

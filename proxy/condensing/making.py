@@ -45,13 +45,14 @@ from strategies.core.condensation import (
     shows_protected_messages,
     standing_condensations,
 )
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Compact, Compacted, Effect, Failure, Result
 from strategies.core.errors import StrategyError
-from strategies.core.messages import TokenCounter
+from strategies.core.messages import TokenCounter, dump
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Judging, SessionFacts, Verdict
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import View, fold
+from strategies.native import NO_COMPACTION
 from strategies.pipeline import Outcome, run_required
 
 T = TypeVar("T")
@@ -59,6 +60,8 @@ T = TypeVar("T")
 PROJECTED = "(here a model's summary would stand) "
 SHARE_OF_CAP = 0.75
 """The share of its cap that a projected text fills: the prompt asks a model for a little less than the cap."""
+
+PROJECTED_COMPACTION = 2_000  # tokens of a vendor's compaction, which has no bound, where one is projected
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +130,8 @@ class Models:
 
     def _fits(self, effect: Effect) -> bool:
         """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""
+        if isinstance(effect, Compact):
+            return True  # it is the view itself, which the server has just read
         role, budget, text = self._policy.roles[effect.role], self._budget, self._view.counter.text
         tokens = self._shared_cache(self.caller.scope) if role.base_url is None else None
         if tokens is None or budget is None:
@@ -285,9 +290,10 @@ class _Driver:
             effects = await offload(self._load, advance, results)
             if ended:
                 return ended[0]
-            self.has_asked = True
             results = await self._resolve(effects)
-            self.tokens += sum(result.tokens for result in results if isinstance(result, Answer | Votes))
+            # To learn, or to know, that an upstream has no compaction is not worth a word.
+            self.has_asked |= results != (Failure(NO_COMPACTION),)
+            self.tokens += sum(result.tokens for result in results if not isinstance(result, Failure))
 
 
 async def _time_out(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
@@ -298,6 +304,9 @@ async def _project(counter: TokenCounter, effects: tuple[Effect, ...]) -> tuple[
     """Answers in place of models, with texts of the size asked for by this counter."""
 
     def project(effect: Effect) -> Result:
+        if isinstance(effect, Compact):
+            text = PROJECTED * max(int(SHARE_OF_CAP * PROJECTED_COMPACTION) // counter.text(PROJECTED), 1)
+            return Compacted((dump(counter.dialect.assistant(text)),), "", "projected")
         if not isinstance(effect, Ask):
             return Failure("not-asked")
         cap = effect.max_tokens if effect.record is None else effect.record

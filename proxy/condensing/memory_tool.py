@@ -22,7 +22,7 @@ from proxy.searching import HiddenRounds, Offer, ToolState, offer
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from strategies.core.condensation import replay
-from strategies.core.pieces import Overlay, blocks_in
+from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.transcript import Transcript, standing_patches
 from strategies.core.view import item_for
 
@@ -61,7 +61,8 @@ class Searcher:
         saved, covered = context.saved_by(standing), standing.covered if standing else 0
         patches = [patch for patch in standing_patches(found.patches, transcript) if patch.stands_behind(covered)]
         sizes = {patch: _tokens(patch, transcript, context.counter) for patch in patches}
-        placed = blocks_in(patches)
+        placed, carried = blocks_in(patches), carried_in(transcript.patches)
+        patches = [patch for patch in patches if not patch.is_carried]
         newest = context.history.last_user if context.block_is_for_turn else None
         wanted = [block for block in placed if newest is None or block.about == newest]
         blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
@@ -71,7 +72,7 @@ class Searcher:
         rounds = _within(left, [patch for patch in patches if patch not in placed], sizes)
         if not (blocks or rounds):
             return context
-        shown = tuple(sorted((*blocks, *rounds), key=attrgetter("order")))
+        shown = tuple(sorted((*blocks, *rounds, *carried), key=attrgetter("order")))
         return context.with_transcripts(lambda transcript: transcript.having(patches=shown))
 
     def _offerable(self, context: RequestContext) -> Offer:

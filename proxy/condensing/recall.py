@@ -227,10 +227,13 @@ class Injector:
 
 
 def _has_room_for_block(decision: Decision) -> bool:
-    """Whether a block may go before the last user message: it is new, or the view is, and nothing is there yet."""
+    """Whether a block may go before the last user message: it is new, or the view is, and nothing is there yet.
+
+    Among the messages that an opaque head has kept it would cost their reasoning.
+    """
     last = decision.context.history.last_user
-    is_new = _ends_with_question(decision) or decision.action is Action.CONDENSED
-    return last is not None and is_new and _has_place(decision, last, (last, True))
+    is_new = _ends_with_question(decision) or (decision.action is Action.CONDENSED and not decision.view.is_opaque)
+    return last is not None and is_new and _has_place(decision, last, (last, 1))
 
 
 def _ends_with_question(decision: Decision) -> bool:
@@ -238,7 +241,7 @@ def _ends_with_question(decision: Decision) -> bool:
     return history.last_user == len(history.chain) - 1
 
 
-def _has_place(decision: Decision, message: int, order: tuple[int, bool]) -> bool:
+def _has_place(decision: Decision, message: int, order: tuple[int, int]) -> bool:
     """Whether the message that something is about is not covered, and nothing of its kind stands there yet."""
     covered = decision.view.covered_count
     patches = [each for each in decision.context.measured.transcript.patches if each.stands_behind(covered)]
@@ -255,7 +258,7 @@ def _choose_recital(decision: Decision, allowance: int) -> Overlay | None:
     if not (caps.recital and caps.rules and budget and _ends_with_question(decision)):
         return None
     place = len(history.chain)
-    if any(at == place for at, _ in history.systems) or not _has_place(decision, place - 1, (place, False)):
+    if any(at == place for at, _ in history.systems) or not _has_place(decision, place - 1, (place, 0)):
         return None
     raw = recital(view, min(caps.recital, allowance, _free(budget, view)))
     pieces = (Literal(raw or "", PieceKind.RECITAL),)

@@ -2,6 +2,7 @@
 
     another form     the same view in another form, each time that a refusal names one; learned if it is accepted
     other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
+    without a head   a view without an opaque head, if the server says that it cannot read it; the head is taken back
     the same         if the server's cache is full of other requests; once, after a short random wait
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused
                      (`retry_budget`), in what is left of the time that a request waits for models; once
@@ -28,7 +29,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, Step, ends_size
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.turn import Decision, RequestContext, fold_view
+from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import REFUSING, Restriction, restriction_in
@@ -81,7 +82,10 @@ class Refusals:
             if (fewer := context_without(refused, answer)) is not None:
                 decision = refused.decision.with_view(refused.decision.view.over(fewer.shown))
                 return refused, self._following(refused, decision.in_context(fewer), Step.FEWER_PICTURES)
-            following = self._in_another_form(refused, answer) if answer.error else None
+            if is_about_head(refused, answer):
+                following: Attempt | None = await self._without_head(refused, timing)
+            else:
+                following = self._in_another_form(refused, answer) if answer.error else None
             if following is not None or answer.refusal is None:
                 following = following or self._without_tool(refused, answer) or self._original(refused, answer)
                 return refused, following
@@ -142,6 +146,23 @@ class Refusals:
         how, model = "with all of" if rule == REQUIRED else "without", label(context.request.model)
         _log.info("%s refused a request for its reasoning; it is sent once more %s it", model, how)
         return following
+
+    async def _without_head(self, refused: Attempt, timing: Timing) -> Attempt:
+        """The view without the opaque head that its server cannot read, condensed if it must be; models get no time."""
+        decision, context, head = refused.decision, refused.context, refused.decision.applied
+        assert head is not None
+        _log.warning("the upstream refused its own compaction %s; it is not sent again", head.id)
+        others = tuple(each for each in context.recognised.condensations if not each.is_opaque)
+        context = context._replace(recognised=context.recognised._replace(condensations=others))
+        if context.may_store:
+            await self.attempts.keeper.take_back(context.recognised, head)
+        plain = undecided(context)._replace(own_tokens=decision.own_tokens, offer=decision.offer)
+        budget = context.own_budget
+        if budget is not None and plain.tokens_after >= budget.trigger:
+            started = perf_counter()
+            plain = await self.shrink(plain, budget, max(self.timeout - timing.condense / 1000, 0.0))
+            timing.condense += (perf_counter() - started) * 1000
+        return self._following(refused, plain._replace(reason=Reason.COMPACTION_REFUSED), Step.WITHOUT_HEAD)
 
     def _without_tool(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
         """The same view without the memory tool, if its model may take no tools."""
@@ -403,6 +424,16 @@ def _said(body: bytes) -> list[str]:
 #
 # `strategies/core/reasoning.py` explains the whole. `RequestContext.bound_under` knows which head a view has and what
 # its branch remembers of the one before; here is what the upstream says to that.
+
+
+_ABOUT_HEAD = re.compile(rb"compaction|encrypted[ _]content", re.IGNORECASE)
+
+
+def is_about_head(attempt: Attempt, refused: OpenedReply) -> bool:
+    """Whether a refusal says that the server cannot read the opaque head of a view."""
+    head = attempt.decision.applied
+    is_opaque = head is not None and head.is_opaque and Step.WITHOUT_HEAD not in attempt.tried
+    return is_opaque and refused.reply.status in UNEXPLAINED and bool(_ABOUT_HEAD.search(refused.error))
 
 
 def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:

@@ -7,7 +7,7 @@ request. Neither ever changes; another one replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from proxy.asking.dispatch import Caller
 from proxy.condensing.policy import UNKNOWN, Policy
 from proxy.controls import MEMORY
+from proxy.endpoints import compaction
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.learned_windows import SizeRefused
@@ -36,7 +37,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.messages import NO_PICTURES, Message, Pictures, Role, Value, dump
-from strategies.core.pieces import Overlay, blocks_in
+from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, Bound
 from strategies.core.reasoning import UNKNOWN as UNKNOWN_HEAD
@@ -150,11 +151,18 @@ class RequestContext(NamedTuple):
         if self.refuses_reasoning:
             return Bound(head, length)
         if branch is not None:
-            return branch.bound.behind(head, length)
+            return branch.bound.behind(head, length, self._kept_behind(condensation, branch))
         # A new branch shares its messages with another one, which may have been answered behind such a record.
         stood = (replace(made, standing=made.standing or made.reverted) for made in records)
         is_new = not (self._hidden_patches or standing_condensations(stood, transcript.digests))
         return Bound(OWN if is_new else UNKNOWN_HEAD).behind(head, length)
+
+    def _kept_behind(self, condensation: Condensation | None, branch: Branch) -> int | None:
+        """Where what was kept begins, if a condensation has an opaque head that was made of the branch's last view."""
+        if condensation is None or not condensation.is_opaque:
+            return None
+        made_of = next((each for each in self.recognised.condensations if each.id == condensation.parent), None)
+        return condensation.covered if self._head_with(made_of) == branch.bound.head else None
 
     def _head_with(self, condensation: Condensation | None) -> str:
         """The name of the head of a view, also by what it should show and does not."""
@@ -218,7 +226,12 @@ class RequestContext(NamedTuple):
         if offer.is_made:
             prompt = replace(self.prompt, overhead=context.overhead, frame=f"{self.prompt.frame}+")
             return context._replace(prompt=prompt)
-        return context.with_transcripts(lambda transcript: transcript.having(patches=blocks_in(transcript.patches)))
+
+        def without_rounds(transcript: Transcript) -> Transcript:
+            kept = {*blocks_in(transcript.patches), *carried_in(transcript.patches)}
+            return transcript.having(patches=tuple(patch for patch in transcript.patches if patch in kept))
+
+        return context.with_transcripts(without_rounds)
 
     @property
     def is_rewritten(self) -> bool:
@@ -301,12 +314,18 @@ class RequestContext(NamedTuple):
         """The caller on whose behalf the proxy asks models; with `tasks` it knows who waits for the branch's work."""
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
-        texts = {name: offered.get(name) or body.envelope.raw_value(name) for name in body.endpoint.prompt_members}
+        compacts = any(stage.reads_opaque for stage in policy.stages)
+
+        def texts(names: Iterable[str]) -> dict[str, str]:
+            found = {name: offered.get(name) or body.envelope.raw_value(name) for name in names}
+            return {name: text for name, text in found.items() if text}
+
         return Caller(
             request.model,
             request.upstream,
             request.headers,
-            {name: text for name, text in texts.items() if text},
+            texts(body.endpoint.prompt_members),
+            texts(compaction.members_of(body.endpoint)) if compacts else {},
             request.received_at,
             request.trust,
             background,
@@ -318,6 +337,11 @@ class RequestContext(NamedTuple):
             request.query.decode("utf-8", "replace"),
             self.recognised.knows_stored,
         )
+
+    @property
+    def maker(self) -> str:
+        """Who could read a compaction of this request's upstream."""
+        return compaction.maker(self.request.upstream.base_url, self.request.model)
 
     @property
     def branch_name(self) -> str:

@@ -11,23 +11,26 @@ import asyncio
 import json
 import re
 from collections import Counter as Tally
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
 from proxy import controls
 from proxy.asking import Caller, Roles
+from proxy.endpoints import compaction
 from proxy.knowledge.profiles import LessonScope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices
-from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Compact, Compacted, Effect, Failure, Result, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.history import in_one
 from strategies.core.ledger import split_ledger
-from strategies.core.messages import TokenCounter, literal
+from strategies.core.messages import TokenCounter, dump, literal
 from strategies.core.replacement import OPENING, SUMMARY_OPENING
 from strategies.core.summary import CARD_TOKENS
+from strategies.dialects.messages import MESSAGES
+from strategies.dialects.responses import RESPONSES
 from strategies.memory.ranking import distinct
 
 MAX_COST = "max-cost"
@@ -42,6 +45,8 @@ _HEADINGS = ("Key Facts: ", "关键信息/事实: ")
 """Under these `rolling` wants facts. A record without headings cannot be changed, only written anew."""
 _OBSOLETE = ("Obsolete", "已失效")
 _ANY = 10**9
+COMPACTION_TOKENS = 1_500
+"""What a vendor's compaction is taken to have: vendors state no length."""
 _REPEATED = 3  # so many times the same call, one after the other, is no progress
 
 
@@ -68,7 +73,7 @@ class ScriptedSummarizer:
                 continue
             self.tally["own_tokens"] += result.tokens
             self.tally["own_replies"] += _written(result, counter)
-            if isinstance(effect, Ask) and effect.view is not None:
+            if isinstance(effect, Ask | Compact) and effect.view is not None:
                 self.tally["own_cached"] += self._read_before(effect.view, counter)
             self.tally["own_calls"] += result.calls if isinstance(result, Votes) else 1
             if isinstance(result, Votes):
@@ -83,6 +88,8 @@ class ScriptedSummarizer:
         return sum(counter.message(message) for message, _ in pairs)
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
+        if isinstance(effect, Compact):
+            return scripted_compaction(effect, caller, counter)
         return scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
 
 
@@ -100,7 +107,7 @@ class RealModels(ScriptedSummarizer):
         self.failures: Tally[str] = Tally()
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
-        if effect.role not in self._asked:
+        if isinstance(effect, Compact) or effect.role not in self._asked:
             return await super()._one(effect, roles, caller, counter)
         prices = prices_of(self.services, roles[effect.role].model or caller.model)
         prompt, reply = _most_tokens(effect, counter)
@@ -128,19 +135,35 @@ def prices_of(services: Services, model: str) -> Prices:
     return services.policies.policy(controls.Controls(), {}, LessonScope(model)).costs
 
 
-def _written(result: Answer | Votes, counter: Counter) -> int:
+def _written(result: Answer | Votes | Compacted, counter: Counter) -> int:
     """About how many tokens models wrote."""
     if isinstance(result, Answer):
         return counter.text(result.text)
+    if isinstance(result, Compacted):
+        return COMPACTION_TOKENS
     return sum(counter.text(vote.reasoning) for vote in result.votes)
 
 
-def _most_tokens(effect: Effect, counter: Counter) -> tuple[int, int]:
+def _most_tokens(effect: Ask | Ballot, counter: Counter) -> tuple[int, int]:
     """The tokens of the prompts and replies that an effect can cost."""
     prompt = counter.text(effect.system) + counter.text(effect.user)
     if isinstance(effect, Ask):
         return prompt + counter.text(effect.view or ""), effect.max_tokens
     return prompt * (1 if effect.at_once else effect.max_attempts), effect.max_tokens * effect.max_attempts
+
+
+def scripted_compaction(effect: Compact, caller: Caller, counter: TokenCounter) -> Compacted | Failure:
+    """A compaction of `COMPACTION_TOKENS` in the form of the protocol's vendor; chat has none."""
+    name, maker = counter.dialect.name, caller.maker
+    text = _within(scripted_lines(_history_in(effect.view, counter, changes=False)), COMPACTION_TOKENS, counter)
+    blocks: Mapping[str, Mapping[str, object]] = {
+        MESSAGES.name: {"role": "assistant", "content": [{"type": "compaction", "content": text, "signature": "s"}]},
+        RESPONSES.name: {"type": "compaction", "id": "cmp_replay", "encrypted_content": text},
+    }
+    if name not in blocks:
+        return compaction.MISSING
+    tokens = counter.text(effect.view) + COMPACTION_TOKENS
+    return Compacted((dump(blocks[name]),), maker, compaction.FORMS[name][0], tokens)
 
 
 def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
-from proxy.endpoints import endpoint_at, protocol_at
+from proxy.endpoints import compaction, endpoint_at, protocol_at
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
@@ -182,6 +182,8 @@ class _OneRequest:
         headers = request.headers
         if exchange.reads_reply:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
+        if exchange.has_compaction:
+            headers = compaction.accepting(headers)
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
         self.admitted.place.ease()  # not when its reply begins, which may take a model minutes
@@ -275,7 +277,8 @@ class ReadOnly(AdmittedEndpoint):
             return _own_reply(account.dry_run(exchange.decision), exchange)
         target = asked.upstream.base_url, "POST", asked.path or path.encode(), asked.query
         admitted.place.ease()
-        reply = await services.upstream.send(UpstreamRequest(*target, asked.headers, exchange.decision.body))
+        headers = compaction.accepting(asked.headers) if exchange.has_compaction else asked.headers
+        reply = await services.upstream.send(UpstreamRequest(*target, headers, exchange.decision.body))
         services.callers.note_status(asked.trust, reply.status, shares=not asked.controls.no_store)
         if not self.compacts and reply.status in _CANNOT_COUNT:
             await reply.close()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
-from proxy.sessions.codec import encode_condensation, new_block, record_name
+from proxy.sessions.codec import encode_condensation, new_block, record_name, reverted
 from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.requests import RequestRecord
 from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
@@ -116,6 +116,11 @@ class Keeper:
         if not recognised.trust.defers(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
+    async def take_back(self, recognised: Recognised, condensation: Condensation) -> None:
+        """Marks a condensation as reverted, because its upstream cannot read it; a failure is only logged."""
+        name = reverted(record_name(condensation.digest, condensation.depth))
+        await self._logged(lambda: self.mark(recognised, name))()
+
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
         """The condensations recorded since the session was read, including prepared ones; none if the store fails."""
         try:
@@ -123,7 +128,8 @@ class Keeper:
         except StoreError:
             return []
         seen = {(known.id, known.standing) for known in recognised.condensations}
-        return [known for known in session.condensations if (known.id, known.standing) not in seen] if session else []
+        known = (each for each in session.condensations if each.is_readable_by(recognised.reader)) if session else ()
+        return [each for each in known if (each.id, each.standing) not in seen]
 
     async def amend(
         self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool = True

@@ -100,6 +100,8 @@ class Recognised(NamedTuple):
     """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     card_scope: Session | None = None
     trust: Trust = ALWAYS
+    reader: str = ""
+    """Whose opaque heads the request's upstream can read; of `condensations` the others are left out."""
 
     @property
     def last_applied(self) -> str | None:

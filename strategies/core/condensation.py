@@ -29,7 +29,7 @@ from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import TokenCounter
-from strategies.core.pieces import Keep, Overlay, Piece
+from strategies.core.pieces import Keep, Overlay, Piece, is_opaque
 from strategies.core.plan import check
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -67,6 +67,20 @@ class Condensation:
         added -= {piece.index for piece in self.pieces if isinstance(piece, Keep)}
         pins = b"".join(transcript.digests[index] for index in sorted(added))
         return self.id + (blake2b(pins, digest_size=8).hexdigest() if pins else "")
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether its head is a vendor's own compaction, which only its maker can read."""
+        return any(map(is_opaque, self.pieces[:1]))
+
+    @property
+    def maker(self) -> str:
+        """Who can read its opaque head; "" if it has none."""
+        stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))
+        return next((str(stage["maker"]) for stage in stages if "maker" in stage), "") if self.is_opaque else ""
+
+    def is_readable_by(self, maker: str) -> bool:
+        return not self.is_opaque or self.maker == maker
 
     @property
     def dropped(self) -> frozenset[int]:

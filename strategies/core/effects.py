@@ -52,7 +52,15 @@ class Ballot:
     """Whether one call brings the first `k` votes, so that the upstream bills the prompt only once."""
 
 
-Effect = Ask | Ballot
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Asks the request's own upstream for its compaction of a list, which begins the view that was forwarded."""
+
+    view: str  # the message list as JSON text
+    room: int  # the tokens of the window that it leaves, for the answer
+
+
+Effect = Ask | Ballot | Compact
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,20 @@ class Votes:
     tokens: int = 0
 
 
-Result = Answer | Failure | Votes
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """An upstream's compaction: the messages that stand for the list, as JSON texts, which only its maker can read.
+
+    `maker` names the upstream and the family of its model; `tokens` is the cost of the call.
+    """
+
+    messages: tuple[str, ...]
+    maker: str
+    form: str = ""  # by which of the vendor's forms it was asked for
+    tokens: int = 0
+
+
+Result = Answer | Failure | Votes | Compacted
 
 
 # -- votes -------------------------------------------------------------------------------------------------------

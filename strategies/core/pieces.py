@@ -16,6 +16,8 @@ class PieceKind(Enum):
     PATCH = "patch"
     MEMORY = "memory"
     RECITAL = "recital"
+    OPAQUE = "opaque"  # a vendor's own compaction, as it came
+    CARRIED = "carried"  # what must not get lost under an opaque head; it stands behind the messages that were kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,14 @@ def is_recital(piece: Piece) -> bool:
     return isinstance(piece, Literal) and piece.kind is PieceKind.RECITAL
 
 
+def is_opaque(piece: Piece) -> bool:
+    return isinstance(piece, Literal) and piece.kind is PieceKind.OPAQUE
+
+
+def is_carried(piece: Piece) -> bool:
+    return isinstance(piece, Literal) and piece.kind is PieceKind.CARRIED
+
+
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """Pieces that go before chain message `at` and stand for the `covered` messages before it.
@@ -80,17 +90,26 @@ class Overlay:
         return any(map(is_recital, self.pieces))
 
     @property
-    def order(self) -> tuple[int, bool]:
-        """Sorts overlays by their place, each of which has one recital and one other: the recital is first.
+    def is_carried(self) -> bool:
+        return any(map(is_carried, self.pieces))
 
-        It belongs to the user message before it, whatever comes between that and the reply.
+    @property
+    def follows(self) -> bool:
+        """Whether it belongs to the message before it, and so may end a list."""
+        return self.is_recital or self.is_carried
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts overlays by their place, each of which has at most one of a kind: a recital, a block, what is carried.
+
+        A recital is first, because it belongs to the user message before it.
         """
-        return self.at, not self.is_recital
+        return self.at, 0 if self.is_recital else 1 + self.is_carried
 
     @property
     def about(self) -> int:
-        """The chain index of the message that a block is about: the one before a recital, else the one after it."""
-        return self.at - self.is_recital
+        """The chain index of the message that it is about: the one before it if it follows that, else the one after."""
+        return self.at - self.follows
 
     def outlives(self, covered: int) -> bool:
         """Whether a head that covers so many messages has not taken it in.
@@ -105,4 +124,9 @@ class Overlay:
 
 
 def blocks_in(patches: Iterable[Overlay]) -> tuple[Overlay, ...]:
+    """The memory blocks, without what is carried."""
     return tuple(patch for patch in patches if all(map(is_memory, patch.pieces)))
+
+
+def carried_in(patches: Iterable[Overlay]) -> tuple[Overlay, ...]:
+    return tuple(patch for patch in patches if patch.is_carried)

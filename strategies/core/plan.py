@@ -21,7 +21,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_memory, with_kept
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_carried, is_memory, source, with_kept
 from strategies.core.rounds import Turn, newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
@@ -119,22 +119,22 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
     if task is not None and view.task is None:
         raise InvalidPlan("the first user message is gone")
     for index in _protected(view.transcript):
-        if not _stands(view, index, may_cut_newest_results):
+        if not _stands(view, index, may_be_cut=may_cut_newest_results):
             raise InvalidPlan(f"message {index}, of the newest round or the last of the user, was changed")
 
 
-def _stands(view: View, index: int, may_be_cut: bool) -> bool:
+def _stands(view: View, index: int, *, may_be_cut: bool) -> bool:
     place = view.item_of(index)
     piece = None if place is None else view.item(place).piece
-    if not isinstance(piece, Literal):
+    if not isinstance(piece, Literal) or piece.kind in (PieceKind.CARRIED, PieceKind.OPAQUE):
         return piece is not None
     return may_be_cut and piece.kind is PieceKind.SHORTENED and view.transcript.chain[index].role is Role.TOOL
 
 
 def newest_is_shortened(view: View) -> bool:
     """Whether results of the newest round have already been cut, by an earlier stage or for an earlier request."""
-    places = (view.item_of(index) for index in _protected(view.transcript))
-    return any(place is not None and not view.item(place).intact for place in places)
+    shown = (index for index in _protected(view.transcript) if view.item_of(index) is not None)
+    return any(not _stands(view, index, may_be_cut=False) for index in shown)
 
 
 def _protected(transcript: Transcript) -> Iterator[int]:
@@ -166,8 +166,16 @@ def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
-    """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
-    return tuple(item.piece for item in view.front[: view.head_size] if not is_memory(item.piece))
+    """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn.
+
+    An opaque head has what it carries too: its own ledger, and all messages, though an earlier head may carry them.
+    """
+    head = tuple(item.piece for item in view.front[: view.head_size] if not is_memory(item.piece))
+    if not view.is_opaque:
+        return head
+    own = view.unplaced.pieces if view.unplaced else ()
+    carried = (item.piece for item in view.front[view.head_size :] if is_carried(item.piece))
+    return (*head, *(piece for piece in carried if piece in own or source(piece) is not None))
 
 
 def replace_before(view: View, end: int, replacement: Literal, task_cap: int) -> Replace:
@@ -188,7 +196,7 @@ def with_wider_task(view: View, most: int, most_of_part: int) -> View:
     `most_of_part` tokens.
     """
     place, task = view.task, view.transcript.task
-    if place is None or task is None or view.item(place).intact:
+    if place is None or task is None or view.item(place).intact or view.is_opaque:
         return view
     message, rest = view.transcript.chain[task], view.tokens - view.item(place).message.tokens
     is_whole = rest + message.tokens <= most

@@ -171,6 +171,8 @@ class Strategy(Protocol):
     name: ClassVar[str]
     asks: ClassVar[bool] = False
     """Whether `condense` may yield effects. A strategy that never does may run while a client waits."""
+    reads_opaque: ClassVar[bool] = False
+    """Whether it goes on behind an opaque head. All others begin with the messages that it stands for."""
     may_cut_newest_results: ClassVar[bool] = False
     """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""
 

@@ -14,7 +14,8 @@ A view begins with a *head*: the pieces of a condensation, or, if nothing is con
 branch remembers the head of its last view and how long the chain was when that head was first sent (`Bound`). Reasoning
 from there on was thought behind this head, and stays. Earlier reasoning was thought behind another head, and leaves. So
 a condensation costs the reasoning up to it, once; and so does each view without the head that stood before, because of
-a larger window, of `off`, or of a condensation that was reverted.
+a larger window, of `off`, or of a condensation that was reverted. An opaque head, which is the server's own, costs
+nothing of what was kept: the server knows what it stands for.
 
 A branch may not know its last head: the session was deleted, the store is down, or a reply came in an outage. Then the
 upstream refuses, and the request is sent once more without any reasoning that may be bound. The branch remembers that
@@ -39,9 +40,14 @@ class Bound(NamedTuple):
     until: int = 0
     """The length of the chain when that head was first sent. Reasoning before that is bound to another head."""
 
-    def behind(self, head: str, length: int) -> Bound:
-        """The same after a view of `length` chain messages behind a head; the view keeps reasoning from `until` on."""
-        return Bound(head, min(self.until, length) if head == self.head else length)
+    def behind(self, head: str, length: int, kept_from: int | None = None) -> Bound:
+        """The same after a view of `length` chain messages behind a head; the view keeps reasoning from `until` on.
+
+        `kept_from` is given if that head is opaque and was made of the last view: what it kept begins at this index.
+        """
+        if head == self.head:
+            return Bound(head, min(self.until, length))
+        return Bound(head, length if kept_from is None else min(max(self.until, kept_from), length))
 
 
 # -- what refusals say ---------------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ _SUMMARY_FRAME = (
     f"{SUMMARY_OPENING}\nA record of {{count}} earlier messages, no new request. Look up exact values that it lacks."
 )
 _CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n较早的 {{count}} 条消息的记录，不是新的请求。其中没有的确切值请查证。"
+_CARRIED = (
+    f"{OPENING} From the first {{count}} messages, which the compaction above stands for, word for word, here and in"
+    " messages that may follow: a record, not a new request. Go on with the task where it stands."
+)
+_CHINESE_CARRIED = (
+    f"{OPENING} 摘自前 {{count}} 条消息（上文的压缩内容代表它们），此处及其后的消息均为原文："
+    "这是记录，不是新的请求。请从当前进度继续任务。"
+)
 _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*)\n\n(.*)$", re.DOTALL)
 
 
@@ -50,6 +58,12 @@ def replacement(text: str, count: int, dialect: Dialect, *, chinese: bool = Fals
 def context_summary(text: str, count: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
     frame = (_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME).format(count=count)
     return Literal(dump(dialect.assistant(f"{frame}\n\n{text}", SUMMARY_NAME)), PieceKind.REPLACEMENT)
+
+
+def carried_record(text: str, count: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
+    """The message behind an opaque head: a ledger of the `count` messages that the head stands for, in its frame."""
+    frame = (_CHINESE_CARRIED if chinese else _CARRIED).format(count=count)
+    return Literal(dump(dialect.user(f"{frame}\n\n{text}".strip())), PieceKind.CARRIED)
 
 
 def frame_tokens(counter: TokenCounter) -> int:

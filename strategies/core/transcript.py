@@ -309,6 +309,6 @@ def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tu
 def _may_precede_next(patch: Overlay, transcript: Transcript) -> bool:
     """Whether a patch may stand before the message at its place."""
     if patch.at == len(transcript.chain):
-        return patch.is_recital
+        return patch.follows
     message = transcript.chain[patch.at]
     return not message.is_result and patch.asked in (b"", message.digest)

@@ -30,9 +30,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal
+from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, dump, literal
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, is_recital, source, with_kept
+from strategies.core.pieces import (
+    Keep,
+    Literal,
+    Overlay,
+    Piece,
+    PieceKind,
+    carried_in,
+    is_carried,
+    is_opaque,
+    is_recital,
+    source,
+    with_kept,
+)
 from strategies.core.rounds import Structure, structure
 from strategies.core.transcript import Transcript
 
@@ -98,7 +110,7 @@ def _side(message: Message) -> str:
     return "tool" if message.is_result else message.written_role
 
 
-_WITHOUT_ROLE = (*_OURS, PieceKind.LEAD_IN)
+_WITHOUT_ROLE = (*_OURS, PieceKind.LEAD_IN, PieceKind.OPAQUE, PieceKind.CARRIED)
 
 
 # -- the view ------------------------------------------------------------------------------------------------------
@@ -111,7 +123,7 @@ class Item:
 
     @property
     def role(self) -> Role | None:
-        """The role of the message in the conversation; None for replacements, their lead-in, and memory blocks."""
+        """The role of the message in the conversation; None for what stands for others, or repeats them elsewhere."""
         return None if isinstance(self.piece, Literal) and self.piece.kind in _WITHOUT_ROLE else self.message.role
 
     @property
@@ -278,7 +290,35 @@ class View:
     def _ends_with_user(self) -> bool:
         """Whether nothing follows the last user message but what belongs to it."""
         last = self.last_user
-        return last is not None and all(is_recital(item.piece) for item in self.items[last + 1 :])
+        after = () if last is None else self.items[last + 1 :]
+        return last is not None and all(is_recital(item.piece) or is_carried(item.piece) for item in after)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether its head is a vendor's own compaction."""
+        return self.head_size > 0 and is_opaque(self.front[0].piece)
+
+    @property
+    def without_opaque(self) -> View:
+        """The view of the same transcript without any head, if the head is opaque; else the same view."""
+        if not self.is_opaque:
+            return self
+        return fold(self.transcript, (), self.fixed_tokens - self.transcript.system_tokens, self.counter)
+
+    @property
+    def unplaced(self) -> Overlay | None:
+        """What is carried and had no place before this view, as the patch that keeps it there; None if there is none."""
+        covered = self.covered_count
+        standing = (patch for patch in carried_in(self.transcript.patches) if patch.stands_behind(covered))
+        placed = {patch.at: patch.pieces for patch in standing}
+        known = {piece for pieces in placed.values() for piece in pieces}
+        shown = (item.piece for item in self.front[self.head_size :])
+        pieces = tuple(piece for piece in shown if is_carried(piece) and piece not in known)
+        if not pieces:
+            return None
+        place = _place_of_carried(self.transcript, covered)
+        anchor = self.transcript.digests[place - 1]
+        return Overlay(anchor, place, 0, (*placed.get(place, ()), *pieces), covered)
 
     @cached_property
     def is_changed(self) -> bool:
@@ -323,19 +363,29 @@ class View:
         """The messages as they are sent, system messages included, in the form that the upstream accepts."""
         form = self._form
         if form is None:
-            return self._in_order(self.covered_count)
+            return self._in_order(self._place_of_systems)
         # In an alternating list, the systems inside the covered span can only be at the very beginning.
         systems_first = form.alternate_roles or not form.middle_system
-        messages, items = self._in_order(0 if systems_first else self.covered_count), iter(self.items)
+        messages, items = self._in_order(0 if systems_first else self._place_of_systems), iter(self.items)
         placed = (Placed(sent, None if sent.role is Role.SYSTEM else next(items).piece) for sent in messages)
         return list(shape(placed, form, self.counter))
 
-    def _in_order(self, behind: int) -> list[Message]:
-        """The messages in order.
+    @property
+    def _place_of_systems(self) -> int:
+        """The chain index where the system messages of the covered span go: behind the head.
 
-        `behind` is the chain index where the system messages of the covered span go: `covered_count`, or 0 if the
-        upstream wants them first.
+        Nothing may follow an opaque head but what was kept: they go before it, or to what is carried if they may only
+        follow a user message.
         """
+        if not self.is_opaque:
+            return self.covered_count
+        if not self.counter.dialect.systems_follow_users:
+            return 0
+        behind = (patch.at for patch in carried_in(self.transcript.patches) if patch.under == self.covered_count)
+        return min(behind, default=_place_of_carried(self.transcript, self.covered_count))
+
+    def _in_order(self, behind: int) -> list[Message]:
+        """The messages in order; `behind` is the chain index where the system messages of the covered span go."""
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered_count else behind].append(system)
@@ -374,7 +424,8 @@ class View:
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
-    The head shows pinned messages even if it was made before the pin.
+    The head shows pinned messages even if it was made before the pin. Behind an opaque head, what is carried stands at
+    the place where the view first had it (`View.unplaced`), and at the end of the list until it has one.
 
     A patch belongs to the message before it, and a recital may follow the last one. A head that covers that message was
     made with the patch in place, so the patch is not inserted again, unless it was placed behind that head.
@@ -388,24 +439,58 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     head = max((overlay for overlay in overlays if overlay.covered), key=lambda overlay: overlay.covered, default=None)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
+    has_opaque_head = head is not None and any(map(is_opaque, head.pieces[:1]))
     for patch in transcript.patches:
-        if patch.stands_behind(covered):
+        if patch.stands_behind(covered) and (has_opaque_head or not patch.is_carried):
             inserted[patch.at].extend(patch.pieces)
     for overlay in overlays:
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
     pinned = {index for index in transcript.pinned if index < covered}
-    front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter, until))
+    pieces: Sequence[Piece] = with_kept(head.pieces, pinned) if head and not has_opaque_head else ()
+    if head and has_opaque_head:
+        pieces = tuple(filter(is_opaque, head.pieces))
+        placed = [piece for each in inserted.values() for piece in each]
+        inserted[_place_of_carried(transcript, covered)] += _carried(head.pieces, placed, pinned, transcript)
+    front = list(_resolve(pieces, transcript, counter, until))
     length = len(front)
     bound = min(until, len(transcript.chain)) if until and transcript.is_signed else 0
     rest = min(max([covered, bound, *(at + 1 for at in inserted)]), len(transcript.chain))
     for i in range(covered, rest):
-        pieces = inserted.pop(i, ())
-        front.extend(_resolve(pieces, transcript, counter, until if i < bound else None))
-        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in pieces)
+        before = inserted.pop(i, ())
+        front.extend(_resolve(before, transcript, counter, until if i < bound else None))
+        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in before)
         front.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined and until is not None else until))
     front.extend(_resolve(inserted.get(len(transcript.chain), ()), transcript, counter, None))
     return View(transcript, tuple(front), length, covered, fixed + transcript.system_tokens, counter, rest)
+
+
+def _place_of_carried(transcript: Transcript, covered: int) -> int:
+    """Where a view places what is carried: at its end, but not behind a reply that the client has begun."""
+    chain = transcript.chain
+    ends = (i for i in range(len(chain), covered, -1) if chain[i - 1].role is not Role.ASSISTANT)
+    return next(ends, len(chain))
+
+
+def _carried(
+    pieces: Iterable[Piece], placed: Sequence[Piece], pinned: Iterable[int], transcript: Transcript
+) -> list[Piece]:
+    """What an opaque head has to carry, pinned messages included, and has no place yet."""
+    opaque, waiting = [], []
+    for piece in pieces:
+        if is_opaque(piece):
+            opaque.append(piece)
+        elif piece not in placed:
+            waiting.append(piece)
+    shown = {source(piece) for piece in (*opaque, *placed, *waiting)}
+    return waiting + [carried(index, transcript) for index in sorted(pinned) if index not in shown]
+
+
+def carried(index: int, transcript: Transcript) -> Literal:
+    """A message of the chain as it is carried: what a model thought before it was bound to its old place."""
+    message = transcript.chain[index]
+    raw = dump(message.dialect.unbound(message.body)) if message.is_signed else message.raw
+    return Literal(raw, PieceKind.CARRIED, index)
 
 
 def _resolve(
@@ -418,6 +503,8 @@ def _resolve(
     for piece in pieces:
         if isinstance(piece, Literal):
             role = None if piece.origin is None else transcript.chain[piece.origin].role
+            if piece.kind is PieceKind.OPAQUE:
+                role = Role.ASSISTANT  # its items may be of any kind, also of those that count as system messages
             written = literal(loads(piece.raw), counter, role, piece.raw)
             yield Item(written if bound_until is None else _unbound(written, counter), piece)
             continue

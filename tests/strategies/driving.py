@@ -1,11 +1,12 @@
 """Runs strategies and pipelines without an event loop: a function answers their effects."""
 
+import json
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result
+from strategies.core.effects import Answer, Ask, Compact, Compacted, Effect, Failure, Result
 from strategies.core.pieces import Overlay
 from strategies.core.plan import Plan, apply, check, head_pieces
 from strategies.core.protocol import SessionFacts, Strategy, Verdict
@@ -26,18 +27,29 @@ FORGETFUL = "<summary>The work goes on. Nothing of note was said by anybody so f
 
 def good(effect: Effect) -> Result:
     """The answer of a good summarizer: short, tagged, and different for each question."""
+    if isinstance(effect, Compact):
+        return compacted(RECORD)
     if not isinstance(effect, Ask):
         return Failure("not-asked")
     return Answer(f"<summary>{RECORD} {len(effect.user)}</summary>")
 
 
+def compacted(text: str) -> Compacted:
+    """A compaction as a message that all dialects have; the core never looks into one."""
+    return Compacted((json.dumps({"role": "user", "content": text}),), "the maker", "some form", 100)
+
+
 def forgetful(effect: Effect) -> Result:
     """A summary that drops everything, in whatever form it is asked for."""
+    if isinstance(effect, Compact):
+        return compacted("Much was said.")
     return Answer(FORGETFUL)
 
 
 def wordy(effect: Effect) -> Result:
     """A summary as long as it may be."""
+    if isinstance(effect, Compact):
+        return compacted("word " * max(effect.room // 2, 1))
     return Answer(f"<summary>{'word ' * effect.max_tokens}</summary>")
 
 
@@ -82,7 +94,8 @@ def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good)
 def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: Any) -> View:
     """The checked view after one strategy."""
     (strategy,) = stages_of(name, **{name.replace("-", "_"): options})
-    after = apply(view, plan_of(strategy, view, budget, reply))
+    plan = plan_of(strategy, view, budget, reply)
+    after = apply(view, plan) if plan.after is None else plan.after
     check(after, may_cut_newest_results=strategy.may_cut_newest_results)
     return after
 

@@ -88,7 +88,9 @@ def _as_given(transcript: Transcript) -> Iterator[Message]:
 
 def _systems(view: View) -> Iterator[str]:
     sent = [message.raw for message in view.messages if message.role is Role.SYSTEM]
-    if sent != [message.raw for _, message in view.transcript.systems]:
+    given = [message.raw for _, message in view.transcript.systems]
+    # Those that an opaque head covers go behind what is kept.
+    if (sorted(sent), view.is_opaque) != (sorted(given), True) and sent != given:
         yield "system messages were lost, changed or reordered"
 
 
@@ -146,7 +148,9 @@ def _sizes(view: View, budget: Budget | None) -> Iterator[str]:
 
 
 def _order(view: View) -> Iterator[str]:
-    sources = [item.source for item in view.items if item.source is not None]
+    behind = (PieceKind.CARRIED, PieceKind.OPAQUE)  # what an opaque head repeats or carries
+    placed = (item for item in view.items if not (isinstance(item.piece, Literal) and item.piece.kind in behind))
+    sources = [item.source for item in placed if item.source is not None]
     if sources != sorted(set(sources)):
         yield f"messages stand twice or out of order: {sources}"
     for item in view.items:

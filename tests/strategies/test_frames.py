@@ -32,7 +32,7 @@ def shown(name: str, bodies: list[Body]) -> View:
 def test_what_a_strategy_puts_into_a_chinese_conversation_is_chinese(name: str) -> None:
     ours = [item.message.raw for item in shown(name, chinese()).items if not item.intact]
     assert ours, f"add {name} to WRITES_NOTHING if it only drops or cuts messages"
-    assert any(word in ours[0] for word in ("条消息", "已省略"))
+    assert any(word in "".join(ours[:2]) for word in ("条消息", "已省略"))  # the first may be a vendor's own
     assert not any(word in raw for raw in ours for word in ENGLISH_WORDS)
 
 

@@ -22,11 +22,11 @@ import pytest
 
 from strategies import TABLE
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer, Effect
+from strategies.core.effects import Answer, Compact, Effect, Result
 from strategies.core.protocol import SessionFacts
 from strategies.core.view import View
 from strategies.pipeline import Outcome, run, with_stage_marks
-from tests.strategies.driving import finish, judged_session, stages_of
+from tests.strategies.driving import compacted, finish, judged_session, stages_of
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, bodies_of, view_of
 
@@ -56,8 +56,8 @@ class Run(NamedTuple):
 def played(case: dict[str, Any]) -> Run:
     """What comes out of a case."""
 
-    def reply(effect: Effect) -> Answer:
-        return Answer(case["summary"])
+    def reply(effect: Effect) -> Result:
+        return compacted(case["summary"]) if isinstance(effect, Compact) else Answer(case["summary"])
 
     options = {case["pipeline"].replace("-", "_"): case["options"]} if case.get("options") else {}
     stages = stages_of(case["pipeline"], **options)

@@ -16,7 +16,7 @@ from tests.strategies.driving import attempted, judged_session, stages_of
 from tests.support.transcripts import agent, chat, view_of
 
 BUDGET = Budget.of(8_000)
-STRATEGIES = [name for name in TABLE if stages_of(name)[0].asks]
+STRATEGIES = [name for name in TABLE if stages_of(name)[0].asks and name != "native"]  # a vendor's text is opaque
 TEXTS = [
     "Summary generation failed.",
     "摘要生成失败。",

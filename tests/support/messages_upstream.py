@@ -19,12 +19,14 @@ from tests.support import replies
 from tests.support.prefixes import Cache, Cached, event, name_of, pieces, tokens
 from tests.support.recording import Exchange
 from tests.support.replies import Json, Reply
-from tests.support.strict_messages import Body, boundaries, drops, refusal_of, signed
+from tests.support.strict_compaction import refusal_of_block, refusal_of_request
+from tests.support.strict_messages import Body, boundaries, compacted, drops, refusal_of, signed
 from tests.support.upstream import ScriptedUpstream
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
+SUMMARY = "The parts were read one after the other, and nothing was wrong with the first ones."
 PING = event({"type": "ping"})
 Overflow = Literal["status", "event", "late"]
 
@@ -82,6 +84,8 @@ class StrictMessages(ScriptedUpstream):
         overflow: Overflow = "status",
         bound: bool = True,
         systems: bool = True,
+        compacts: bool = False,
+        account: str = "one",
     ) -> None:
         super().__init__()
         self.script = script
@@ -89,6 +93,9 @@ class StrictMessages(ScriptedUpstream):
         self.overflow = overflow
         self.bound = bound
         self.systems = systems
+        self.compacts = compacts
+        self.account = account  # a compaction of another one is refused
+        self.compactions: list[Body] = []  # the requests for one that were answered
         self.refusals: list[str] = []
         self.cache = Cache()
         self.answer(self.answering)
@@ -102,6 +109,13 @@ class StrictMessages(ScriptedUpstream):
         counting = exchange.path.endswith(COUNT)
         if drops(body) and BINDING_BETA not in (exchange.header("anthropic-beta") or ""):
             return self._bad("thinking.enabled.block_binding: Extra inputs are not permitted")
+        beta = exchange.header("anthropic-beta") or ""
+        if "compaction" in body and not self.compacts:
+            return self._bad("compaction: Extra inputs are not permitted")
+        if wrong := refusal_of_block(body, beta, self.account):
+            return self._bad(wrong)
+        if "compaction" in body and (wrong := refusal_of_request(body, beta)):
+            return self._bad(wrong)
         if wrong := refusal_of(body, bound=self.bound, systems=self.systems, counting=counting):
             return self._bad(wrong)
         used = count(body)
@@ -109,6 +123,9 @@ class StrictMessages(ScriptedUpstream):
             return replies.json_reply({"input_tokens": used})
         if self.window is not None and used > self.window:
             return self._overflowing(body, used, self.window)
+        if "compaction" in body:
+            self.compactions.append(body)
+            return replies.json_reply(compacted(body, self.account, SUMMARY))
         return self._said(body)
 
     def _bad(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> Reply:

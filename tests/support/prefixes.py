@@ -38,17 +38,17 @@ def canonical(value: Mapping[str, Any], without: Iterable[str] = ()) -> bytes:
 
 
 class Prefix:
-    """A hash that grows with each item; `name` is that of all items so far."""
+    """A hash that grows with each item; `name` is that of all items so far, and `state` is enough to go on from."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+    def __init__(self, state: str = "") -> None:
+        self.state = state
 
     def add(self, item: bytes) -> None:
-        self._hash.update(hashlib.sha256(item).digest())
+        self.state = hashlib.sha256(self.state.encode() + hashlib.sha256(item).digest()).hexdigest()
 
     @property
     def name(self) -> str:
-        return self._hash.hexdigest()[:16]
+        return self.state[:16]
 
 
 def name_of(text: str) -> str:

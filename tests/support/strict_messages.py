@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.support.prefixes import Prefix, canonical, name_of, remembered, sealed, tokens, unsealed
 from tests.support.replies import Json
+from tests.support.strict_compaction import blocks_of, compaction_of, continued
 
 Body = Mapping[str, Any]
 
@@ -119,7 +120,7 @@ def _shape(body: Body, counting: bool) -> Iterator[str]:
             yield f"messages.{index}: all messages must have non-empty content {exempt}"
         for place, value in enumerate(blocks(message.get("content"))):
             yield from _block(Block(index, place, value), message["role"])
-    if messages and messages[0]["role"] == "assistant":
+    if messages and messages[0]["role"] == "assistant" and next(blocks_of(messages), (1, 1, {}))[:2] != (0, 0):
         yield 'messages: first message must use the "user" role'
 
 
@@ -319,7 +320,7 @@ def _whole(found: Sequence[Signature]) -> bool:
 
 
 def _bound(turns: Sequence[Turn], body: Body) -> Iterator[str]:
-    for block, prefix, before in _prefixes(turns, body):
+    for block, prefix, before in _prefixes(turns, body, _head(body)):
         signature = signature_of(block.value)
         assert signature is not None
         if signature.prefix != prefix or (before and signature.before != before):
@@ -330,17 +331,33 @@ def _bound(turns: Sequence[Turn], body: Body) -> Iterator[str]:
             )
 
 
-def _prefixes(turns: Sequence[Turn], body: Body) -> Iterator[tuple[Block, str, str]]:
-    """Every thinking block with the name of its prefix and the thinking block before it."""
-    prefix, before = _head(body), ""
+def _prefixes(turns: Sequence[Turn], body: Body, prefix: Prefix) -> Iterator[tuple[Block, str, str]]:
+    """Every thinking block with the name of its prefix and the thinking block before it.
+
+    `prefix` is that of system and tools, and at the end that of the whole list.
+    """
+    head, before = _head(body), ""
     for turn in turns:
         prefix.add(turn.role.encode())
-        for block in turn.blocks:
-            if block.type in THINKING:
+        for place, block in enumerate(turn.blocks):
+            if block.type == "compaction":
+                prefix.state = continued(block.value, head).state
+                if place + 1 < len(turn.blocks):
+                    prefix.add(turn.role.encode())
+            elif block.type in THINKING:
                 yield block, prefix.name, before
                 before = _before(block.value)
             else:
                 prefix.add(_canonical(block.value))
+
+
+def compacted(body: Body, account: str, said: str) -> Json:
+    """The reply to a request that asks for a compaction of its list."""
+    prefix = _head(body)
+    head = prefix.name
+    for _ in _prefixes(turns_of(body), body, prefix):
+        pass
+    return compaction_of(body, prefix, head, account, said)
 
 
 def _head(body: Body) -> Prefix:
@@ -383,7 +400,7 @@ def signed(content: Sequence[Json], body: Body, reply: str) -> list[Json]:
             written.append(block)
             continue
         asking = {**body, "messages": [*body["messages"], {"role": "assistant", "content": [*written, block]}]}
-        *_, (_, prefix, before) = _prefixes(turns_of(asking), asking)
+        *_, (_, prefix, before) = _prefixes(turns_of(asking), asking, _head(asking))
         place = sum(one["type"] in THINKING for one in written)
         seal = sealed(prefix, before, _text_name(block), reply, str(place), str(total))
         written.append({**block, ("data" if block["type"] == "redacted_thinking" else "signature"): seal})
