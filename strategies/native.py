@@ -106,9 +106,9 @@ def _origin(raw: str, transcript: Transcript) -> int | None:
 
 
 def _earlier_lists(view: View) -> Iterator[int]:
-    """The items with which the replies to earlier requests begin, behind the head and in order."""
-    for span in view.structure.rounds:
+    """The items with which the replies to earlier requests begin, in order, except the first behind the head."""
+    for span in view.structure.rounds[1:]:
         starts_reply = view.item(span.start).role is Role.ASSISTANT and view.item(span.start).intact
-        follows = span.start > view.head_size and view.item(span.start - 1).role is not Role.ASSISTANT
+        follows = view.item(span.start - 1).role is not Role.ASSISTANT
         if starts_reply and follows and view.structure.cuts[span.start]:
             yield span.start

@@ -139,7 +139,7 @@ def _prepared_phrase(decision: Decision) -> str:
     if not decision.was_prepared or decision.applied is None:
         return ""
     kinds = {piece.kind for piece in decision.applied.pieces if isinstance(piece, Literal)}
-    return "summary ready" if PieceKind.REPLACEMENT in kinds else "ready"
+    return "summary ready" if kinds & {PieceKind.REPLACEMENT, PieceKind.OPAQUE} else "ready"
 
 
 def dry_run(decision: Decision) -> bytes:

@@ -152,10 +152,12 @@ class Refusals:
         decision, context, head = refused.decision, refused.context, refused.decision.applied
         assert head is not None
         _log.warning("the upstream refused its own compaction %s; it is not sent again", head.id)
-        others = tuple(each for each in context.recognised.condensations if not each.is_opaque)
-        context = context._replace(recognised=context.recognised._replace(condensations=others))
-        if context.may_store:
-            await self.attempts.keeper.take_back(context.recognised, head)
+        known = context.recognised.condensations
+        known = tuple(replace(each, standing=False, reverted=True) if each.is_opaque else each for each in known)
+        context = context._replace(recognised=context.recognised._replace(condensations=known))
+        for each in context.recognised.condensations if context.may_store else ():
+            if each.is_opaque:
+                await self.attempts.keeper.take_back(context.recognised, each)
         plain = undecided(context)._replace(own_tokens=decision.own_tokens, offer=decision.offer)
         budget = context.own_budget
         if budget is not None and plain.tokens_after >= budget.trigger:

@@ -193,6 +193,12 @@ def _condensed(branch: Branch) -> set[int]:
     return set() if branch.applied is None else set(_covered_by(branch.applied, branch))
 
 
+def _is_record(piece: Literal) -> bool:
+    """Whether a piece was written about the messages that it replaces: by us, or by the upstream."""
+    is_ledger = piece.kind is PieceKind.CARRIED and piece.origin is None
+    return is_ledger or piece.kind in (PieceKind.REPLACEMENT, PieceKind.OPAQUE)
+
+
 def _covered_by(made: Condensation, branch: Branch) -> list[int]:
     """The numbers of the messages that a condensation replaced."""
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
@@ -256,7 +262,7 @@ def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[s
         replaced = _covered_by(made, branch)
         record = records[made.id]
         stages = [stage for stage in made.metadata.values() if isinstance(stage, Mapping)]
-        kinds = [piece.kind is PieceKind.REPLACEMENT for piece in made.pieces if isinstance(piece, Literal)]
+        kinds = [_is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
         texts = list(zip(_texts(made, branch), kinds, strict=True))
         written = [text for text, is_record in texts if is_record]
         ledger = split_ledger("\n".join(written))[1] if written else None

@@ -173,6 +173,8 @@ def _texts(parts: Iterable[Value], *, is_within: bool = False) -> Iterator[str]:
                 yield from _texts(_parts(part.get("content")), is_within=True)
             case "thinking" | "redacted_thinking" | "tool_use":
                 pass
+            case "compaction" if part.get("content"):
+                yield word(part["content"])
             case kind:
                 yield f"[{kind or 'part'}]"
 

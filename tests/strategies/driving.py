@@ -69,7 +69,7 @@ def finish(running: Generator[tuple[Effect, ...], tuple[Result, ...], T], reply:
         return result
 
 
-def questions(running: Generator[tuple[Effect, ...], tuple[Result, ...], Any]) -> list[Effect]:
+def questions(running: Generator[tuple[Effect, ...], tuple[Result, ...], Any]) -> list[Any]:
     """The effects that a generator yields first, without answering them."""
     return list(next(running))
 

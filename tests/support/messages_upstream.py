@@ -74,7 +74,9 @@ def count(body: Body) -> int:
 
 
 class StrictMessages(ScriptedUpstream):
-    """Beyond `window` it refuses by `overflow`: a 400, the only event of a stream, or an event behind its start."""
+    """Has compaction on demand if it `compacts`; with None it ignores the member, as compatible servers do.
+
+    Beyond `window` it refuses by `overflow`: a 400, the only event of a stream, or an event behind its start."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class StrictMessages(ScriptedUpstream):
         overflow: Overflow = "status",
         bound: bool = True,
         systems: bool = True,
-        compacts: bool = False,
+        compacts: bool | None = False,
         account: str = "one",
     ) -> None:
         super().__init__()
@@ -95,7 +97,8 @@ class StrictMessages(ScriptedUpstream):
         self.systems = systems
         self.compacts = compacts
         self.account = account  # a compaction of another one is refused
-        self.compactions: list[Body] = []  # the requests for one that were answered
+        self.compactions: list[Body] = []  # the requests for one that were taken
+        self.failing: list[Reply] = []  # what the next ones get in place of a compaction
         self.refusals: list[str] = []
         self.cache = Cache()
         self.answer(self.answering)
@@ -110,23 +113,28 @@ class StrictMessages(ScriptedUpstream):
         if drops(body) and BINDING_BETA not in (exchange.header("anthropic-beta") or ""):
             return self._bad("thinking.enabled.block_binding: Extra inputs are not permitted")
         beta = exchange.header("anthropic-beta") or ""
-        if "compaction" in body and not self.compacts:
-            return self._bad("compaction: Extra inputs are not permitted")
-        if wrong := refusal_of_block(body, beta, self.account):
-            return self._bad(wrong)
-        if "compaction" in body and (wrong := refusal_of_request(body, beta)):
-            return self._bad(wrong)
-        if wrong := refusal_of(body, bound=self.bound, systems=self.systems, counting=counting):
+        if wrong := self._refusal_of_compaction(body, beta) or refusal_of(
+            body, bound=self.bound, systems=self.systems, counting=counting
+        ):
             return self._bad(wrong)
         used = count(body)
         if counting:
             return replies.json_reply({"input_tokens": used})
         if self.window is not None and used > self.window:
             return self._overflowing(body, used, self.window)
-        if "compaction" in body:
-            self.compactions.append(body)
-            return replies.json_reply(compacted(body, self.account, SUMMARY))
-        return self._said(body)
+        return self._compacted(body) if "compaction" in body and self.compacts else self._said(body)
+
+    def _refusal_of_compaction(self, body: Body, beta: str) -> str:
+        if "compaction" in body and self.compacts is False:
+            return "compaction: Extra inputs are not permitted"
+        wrong = refusal_of_block(body, beta, self.account)
+        return wrong or ("compaction" in body and self.compacts and refusal_of_request(body, beta)) or ""
+
+    def _compacted(self, body: Body) -> Reply:
+        self.compactions.append(body)
+        if self.failing:
+            return self.failing.pop(0)
+        return replies.json_reply(compacted(body, self.account, SUMMARY))
 
     def _bad(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> Reply:
         self.refusals.append(message)

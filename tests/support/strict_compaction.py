@@ -59,7 +59,7 @@ def refusal_of_block(body: Body, beta: str, account: str) -> str:
     if len(found) > 1:
         return "compaction_block_ambiguous: exactly one compaction block may be sent"
     if (index, place) != (0, 0):
-        return "compaction_block_misplaced: the compaction block must be sent first, in place of the messages it summarizes"
+        return "compaction_block_misplaced: the block must be sent first, in place of the messages it summarizes"
     for member in block.keys() - _KNOWN:
         return f"{path}.compaction.{member}: Extra inputs are not permitted"
     fields = unsealed(block.get("signature"))

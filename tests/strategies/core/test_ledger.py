@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.effects import Effect, Result
+from strategies.core.effects import Ask, Effect, Result
 from strategies.core.ledger import (
     FACTS_HEADING,
     RULES_HEADING,
@@ -234,6 +234,7 @@ def test_a_summarizer_is_not_shown_the_ledger() -> None:
     asked: list[str] = []
 
     def reply(effect: Effect) -> Result:
+        assert isinstance(effect, Ask)
         asked.append(effect.user)
         return forgetful(effect)
 

@@ -1,0 +1,138 @@
+"""`native`: where it cuts, what goes behind what is kept, and how it gets on with other strategies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from strategies.core.budget import Budget
+from strategies.core.effects import Compact, Effect, Failure, Result
+from strategies.core.errors import StrategyError
+from strategies.core.pieces import PieceKind
+from strategies.core.plan import head_pieces
+from strategies.core.requirement import Requirement
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
+from strategies.native import NO_COMPACTION
+from tests.strategies.driving import attempted, compacted, condensed, failing, good, overlay_of, texts
+from tests.support.transcripts import WORDS, Body, agent, assistant, step, transcript_of, user, view_of
+
+BUDGET = Budget.of(4_000).with_goal(1_500)
+TASK, RULE = "Mend the parser.", "Never touch main.py."
+
+
+def conversation(rounds: int) -> list[Body]:
+    said = [user(TASK), assistant("I will."), user(RULE), assistant("Yes."), user("Go on.")]
+    return [*said, *(body for i in range(rounds) for body in step(i, 150))]
+
+
+def shown(rounds: int = 12, **options: Any) -> View:
+    return condensed("native", view_of(conversation(rounds)), BUDGET, **options)
+
+
+def grown(view: View, rounds: int, patched: View | None = None) -> View:
+    """The view of the same conversation after more rounds, with what is carried in the place that `patched` gave it."""
+    placed = patched.unplaced if patched is not None else None
+    transcript: Transcript = transcript_of(conversation(rounds)).having(patches=(placed,) if placed else ())
+    return fold(transcript, (overlay_of(view),), 0, WORDS)
+
+
+def test_the_first_kept_message_is_a_reply_and_follows_the_head_directly() -> None:
+    view = shown()
+    kept = view.items[view.head_size]
+    assert kept.intact
+    assert kept.role is not None
+    assert kept.role.value == "assistant"
+    assert kept.source == view.covered_count
+
+
+def test_what_is_asked_for_is_the_list_of_an_earlier_request() -> None:
+    asked: list[Compact] = []
+
+    def reply(effect: Effect) -> Result:
+        assert isinstance(effect, Compact)
+        asked.append(effect)
+        return good(effect)
+
+    before = view_of(conversation(12))
+    after = condensed("native", before, BUDGET, reply)
+    (effect,) = asked
+    assert json.loads(effect.view) == [dict(message.body) for message in before.messages[: after.covered_count]]
+    assert effect.room > 0
+
+
+def test_ledger_and_task_stand_behind_what_is_kept_and_stay_there_when_the_conversation_grows() -> None:
+    first = shown(12)
+    assert RULE in texts(first)[-3]
+    assert texts(first)[-2:] == [TASK, "Go on."]
+    later = grown(first, 14, patched=first)
+    assert later.to_json().startswith(first.to_json()[:-1])
+    assert later.unplaced is None
+
+
+def test_without_a_place_it_stands_at_the_end_but_before_a_reply_that_the_client_has_begun() -> None:
+    view = view_of([*conversation(12), assistant("I will")])
+    after = fold(view.transcript, (overlay_of(shown(12)),), 0, WORDS)
+    assert texts(after)[-1] == "I will"
+    assert after.items[-2].piece.kind is PieceKind.CARRIED  # type: ignore[union-attr]
+
+
+def test_the_next_compaction_begins_with_the_last_and_loses_no_rule() -> None:
+    first = shown(12)
+    again = condensed("native", grown(first, 24, patched=first), BUDGET)
+    assert again.covered_count > first.covered_count
+    assert texts(again).count(TASK) == 1
+    assert RULE in " ".join(texts(again))
+    assert head_pieces(again)[0].kind is PieceKind.OPAQUE  # type: ignore[union-attr]
+
+
+def test_another_strategy_begins_with_the_original_messages() -> None:
+    first = shown(12)
+    outcome = attempted(Requirement.HARD, "extract", grown(first, 30, patched=first), BUDGET)
+    assert outcome.stages[0] == "extract"
+    assert not outcome.view.is_opaque
+    assert outcome.view.replacement is not None
+    assert not any(item.piece.kind is PieceKind.CARRIED for item in outcome.view.items if not item.intact)  # type: ignore[union-attr]
+
+
+def test_what_was_just_compacted_is_not_undone_by_the_next_stage_for_a_few_tokens() -> None:
+    outcome = attempted(Requirement.HARD, "native+extract", view_of(conversation(12)), Budget.of(4_000), good)
+    assert outcome.stages == ["native"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "idle"), [(NO_COMPACTION, True), ("rate-limited", False)], ids=["it has none", "it failed"]
+)
+def test_without_a_compaction_the_next_stage_does_the_work(reason: str, idle: bool) -> None:
+    view = view_of(agent(12, size=150))
+    outcome = attempted(Requirement.HARD, "native+extract", view, Budget.of(4_000), lambda effect: Failure(reason))
+    assert outcome.stages[0] == "extract"
+    assert ("native" in outcome.idle) is idle
+
+
+def test_a_conversation_with_too_few_requests_is_left_alone() -> None:
+    with pytest.raises(StrategyError, match="nothing-to-summarize"):
+        condensed("native", view_of([user(TASK), *step(0, 900), *step(1, 900)]), BUDGET, good)
+
+
+def test_as_many_rounds_stay_as_keep_says() -> None:
+    few, many = shown(keep=2), shown(keep=8)
+    assert many.covered_count < few.covered_count
+    assert len([item for item in many.items if item.calls]) == 8
+
+
+def test_a_message_that_the_vendor_repeats_is_not_carried_again() -> None:
+    task = user(TASK)
+
+    def reply(effect: Effect) -> Result:
+        made = compacted("sealed")
+        return type(made)((json.dumps(task), *made.messages), made.maker)
+
+    view = condensed("native", view_of(conversation(12)), BUDGET, reply)
+    assert [item.message.body for item in view.items].count(task) == 1
+    assert view.task == 0
+
+
+def test_a_failed_call_is_no_plan() -> None:
+    with pytest.raises(StrategyError, match="compaction-unreachable"):
+        condensed("native", view_of(conversation(12)), BUDGET, failing)
