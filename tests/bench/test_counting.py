@@ -14,7 +14,7 @@ from tests.support.histories import agent_history
 from tests.support.planning import counted
 from tests.support.transcripts import WORDS, Words
 
-SHORT, LONG = 500, 5_000
+SHORT, LONG = 400, 4_000
 AT_MOST = 11
 """Ten times the rounds, and a tenth for what is rounded."""
 

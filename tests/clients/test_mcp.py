@@ -1,7 +1,6 @@
 """`condenser mcp`, asked over stdio by the official SDK: an agent reads its own conversation back, and no other."""
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from tests.http.test_own_sessions import MINE, OTHERS, masked
+from tests.proxy.command_line import run
 from tests.support.stage import Stage, agent, proxy_with_upstream
 
 ROOT = Path(__file__).parents[2]
@@ -30,24 +30,18 @@ def served(stage: Stage, key: str, *words: str) -> StdioServerParameters:
 
 
 def answers(server: StdioServerParameters, *calls: Call) -> list[tuple[bool, str]]:
-    """Whether each call failed, and the text that it answered."""
+    """Whether each call failed, and the text that it answered; the server offers its two tools."""
 
     async def ask() -> list[tuple[bool, str]]:
         async with Client(server) as client:
+            tools = (await client.list_tools()).tools
+            offered = {tool.name: sorted(tool.input_schema["properties"]) for tool in tools}
+            assert offered == {"search_memory": ["query", "session"], "expand": ["handle", "session"]}
             results = [await client.call_tool(name, dict(arguments)) for name, arguments in calls]
         parts = [[part.text for part in each.content if isinstance(part, TextContent)] for each in results]
         return [(bool(each.is_error), "".join(texts)) for each, texts in zip(results, parts, strict=True)]
 
     return asyncio.run(ask())
-
-
-def test_it_offers_a_search_and_what_is_behind_a_handle(stage: Stage) -> None:
-    async def listed() -> dict[str, list[str]]:
-        async with Client(served(stage, "mine")) as client:
-            tools = (await client.list_tools()).tools
-        return {tool.name: sorted(tool.input_schema["properties"]) for tool in tools}
-
-    assert asyncio.run(listed()) == {"search_memory": ["query", "session"], "expand": ["handle", "session"]}
 
 
 def test_an_agent_gets_back_what_a_line_says_was_left_out(stage: Stage) -> None:
@@ -91,11 +85,14 @@ def test_a_proxy_that_is_not_there_is_an_answer_too(stage: Stage) -> None:
     assert "no proxy answers at http://127.0.0.1:9" in why
 
 
-def test_without_the_extra_it_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['mcp'] = None; from proxy.cli import main; sys.exit(main(['mcp']))"
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "pip install 'condenser-proxy[mcp]'" in ran.stderr
+def test_without_the_extra_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.delitem(sys.modules, "mcp.server")
+    code, out, err = run(capsys, "mcp")
+    assert (code, out) == (2, "")
+    assert "pip install 'condenser-proxy[mcp]'" in err
 
 
 @pytest.mark.parametrize(
@@ -105,10 +102,15 @@ def test_without_the_extra_it_says_how_to_install_it() -> None:
         ({}, ["--key-from", "NO_SUCH_KEY"], "NO_SUCH_KEY, which is not set"),
     ],
 )
-def test_it_never_guesses_whose_key_is_meant(variables: dict[str, str], words: list[str], says: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "proxy", "mcp", *words],
-        cwd=ROOT, env=variables, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 2
-    assert says in ran.stderr
+def test_it_never_guesses_whose_key_is_meant(
+    variables: dict[str, str],
+    words: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, key in variables.items():
+        monkeypatch.setenv(name, key)
+    code, _, err = run(capsys, "mcp", *words)
+    assert code == 2
+    assert says in err

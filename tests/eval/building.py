@@ -7,14 +7,14 @@ from typing import Any
 from eval.measure import Dialogue, load
 from tests.support.transcripts import WORDS
 
-TURNS = 150
+TURNS = 80
 FACTS = {20: "Hannah moves to Lisbon.", 60: "The cellar door is green.", 121: "Dmitri won the chess tournament."}
 QUESTIONS = {"Where does Hannah move?": [20], "Which colour has the cellar door?": [60], "Who won at chess?": [121],
              "Where does Hannah move, and who won at chess?": [20, 121]}  # fmt: skip
 
 
 def long_dialogue(**more: Any) -> dict[str, Any]:
-    """A dialogue of 300 messages as the data has it: facts among idle talk."""
+    """A dialogue of 160 messages as the data has it: facts among idle talk."""
     idle = "We walked on along the river bank for an hour, number {0} of many, and nobody had much to say about it."
     messages = [
         {"role": ("user", "assistant")[at % 2], "content": FACTS.get(at) or idle.format(at)} for at in range(2 * TURNS)

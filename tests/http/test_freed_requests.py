@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 
@@ -27,13 +28,12 @@ def decisions() -> int:
     return sum(isinstance(each, Decision | Exchange) for each in gc.get_objects())
 
 
-@pytest.mark.parametrize("memory", ["off", "inject", "tool"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: str) -> None:
+def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool) -> None:
     with proxy_with_upstream(strategy="half-window") as stage, without_collections():
         before = decisions()
-        for rounds in (3, 30, 31):
-            stage.ask(chat(rounds), controls(session="s", memory=memory), stream=streamed)
+        for memory, rounds in product(("off", "inject", "tool"), (3, 30, 31)):
+            stage.ask(chat(rounds), controls(session=memory, memory=memory), stream=streamed)
             stage.proxy.quiet()
         assert decisions() == before
 

@@ -16,7 +16,7 @@ from tests.support.stage import Message, Stage, controls, proxy_with_upstream
 from tests.support.transcripts import RULES, deployments
 
 RECITAL = 60
-WINDOW = 16_384
+WINDOW = 8_192
 STRATEGIES = ["extract", "mask+extract", "half-window", "rolling"]
 
 
@@ -45,14 +45,15 @@ def talked(stage: Stage, history: Sequence[Message], headers: Sequence[tuple[str
         stage.forget()
 
 
-@pytest.mark.parametrize("profile", [{}, {"alternate_roles": True}], ids=["any", "alternating"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "profile"), [*((name, {}) for name in STRATEGIES), ("mask+extract", {"alternate_roles": True})]
+)
 def test_rules_stand_behind_a_question_far_below_the_record_until_they_are_condensed(
     strategy: str, profile: dict[str, bool]
 ) -> None:
     settings: dict[str, Any] = {"ledger": {"recital": RECITAL}, "upstream": {"profile": profile}}
     with proxy_with_upstream(window=WINDOW, **settings) as stage:
-        views = list(talked(stage, list(deployments(110)), controls(session="s", strategy=strategy, memory="inject")))
+        views = list(talked(stage, list(deployments(60)), controls(session="s", strategy=strategy, memory="inject")))
     assert assert_kept(views) > 10
     for _, view in views:
         for place in recitals(view):
@@ -70,7 +71,7 @@ def test_nothing_is_recited_unless_wanted_with_memory_and_rules() -> None:
         ({"ledger": {"recital": RECITAL}}, {"options": "rules=off"}),
     ]
     for settings, asked in off:
-        with proxy_with_upstream(window=WINDOW // 2, **settings) as stage:
+        with proxy_with_upstream(window=WINDOW, **settings) as stage:
             headers = controls(session="s", strategy="extract", **{"memory": "inject", **asked})
             views = list(talked(stage, list(deployments(60)), headers))
         assert "condensed" in [action for action, _ in views]
@@ -86,7 +87,7 @@ def test_a_thinking_agent_is_never_refused_for_what_is_recited(api: Api, strateg
         agent = api.tests.Agent(proxy.url, stream=False)
         history = agent.messages if api is MESSAGES else agent.items
         actions = []
-        for number in range(50):
+        for number in range(30):
             actions.append(agent.turn().action)
             proxy.quiet()
             if number % 3 == 0:
@@ -99,7 +100,7 @@ def test_a_thinking_agent_is_never_refused_for_what_is_recited(api: Api, strateg
 
 def test_a_request_that_is_sent_again_has_its_recital_again_and_a_changed_question_has_none_of_it() -> None:
     with proxy_with_upstream(window=WINDOW, ledger={"recital": RECITAL}) as stage:
-        history, headers = list(deployments(110)), controls(session="s", strategy="extract", memory="inject")
+        history, headers = list(deployments(60)), controls(session="s", strategy="extract", memory="inject")
         for place in range(2, len(history), 2):
             stage.ask(history[:place], headers)
             if recitals(view := stage.last_view) == [len(view) - 1]:
@@ -122,7 +123,7 @@ def test_a_search_of_the_same_turn_follows_the_recital_and_both_stay(speech: Spe
     memory = {"default": "inject+tool"}
     window = WINDOW // 2 if speech.api is MESSAGES else WINDOW
     settings = {"ledger": {"recital": RECITAL}, "strategy": "extract", "window": window, "memory": memory}
-    talk = [each for each in deployments(110) if each["role"] != "system"]
+    talk = [each for each in deployments(60) if each["role"] != "system"]
     with proxy_before(speech.api.upstream(searching), **settings) as (upstream, proxy):
         agent = speech.api.tests.Agent(proxy.url, **speech.more)
         searched = 0

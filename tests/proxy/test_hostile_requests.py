@@ -101,7 +101,7 @@ def turns_of_the_loop() -> Iterator[dict[str, int]]:
         if event == "call" and name == "_run_once":
             most["steps"], steps = max(most["steps"], steps), 0
         steps += event in ("call", "c_call")
-        if event == "call" and isinstance(text := frame.f_locals.get(GIVEN.get(name, "")), str):
+        if event == "call" and name in GIVEN and isinstance(text := frame.f_locals.get(GIVEN[name]), str):
             most["characters"] = max(most["characters"], len(text) - frame.f_locals.get("idx", 0))
 
     sys.setprofile(note)

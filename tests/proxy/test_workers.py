@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 
 from proxy.cli import main
+from tests.proxy.command_line import run
 from tests.support import wire
 from tests.support.ports import free_port
 from tests.support.recording import CHAT
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
-from tests.support.signals import BOUND
+from tests.support.replies import sse, stream, text_chunks
+from tests.support.signals import BOUND, Signal
 from tests.support.upstream import ScriptedUpstream
 
+STREAM = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}'
+FIRST, *_ = text_chunks("one two three")
 HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
 
 
@@ -53,22 +57,30 @@ def workers(process: subprocess.Popen[bytes]) -> set[int]:
     return found
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
-    upstream: ScriptedUpstream, tmp_path: Path
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CONDENSER_DRAIN__TIMEOUT", "0")
     store = f"sqlite:///{tmp_path}/condenser.db"
-    with serving("--upstream", upstream.base_url, "--store", store) as (url, process):
+    more = ("--host", "0.0.0.0", "--store", store)
+    with serving("--upstream", upstream.base_url, *more) as (url, process):
         await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
         named = [*wire.JSON, ("X-Condenser-Session", "one")]
         replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
         assert [reply.status for reply in replies] == [200] * 8
         assert len({reply.session for reply in replies}) == 1
+        assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
+        upstream.reply(stream(FIRST, Signal()))
         dead, other = workers(process)
         os.kill(dead, signal.SIGKILL)
         await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
         assert other in workers(process)
         await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
-        process.terminate()
+        with wire.opened(url, "POST", CHAT, STREAM, wire.JSON) as response:
+            assert wire.until(response, sse(FIRST)) == sse(FIRST)
+            process.terminate()
+            assert b"shutting_down" in response.read()  # workers drain too
         assert process.wait(2 * BOUND) == 0
         assert not answers(url)
     assert (tmp_path / "tenant.key").stat().st_size > 0

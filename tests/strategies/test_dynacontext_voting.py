@@ -158,7 +158,7 @@ def test_a_vote_stands_after_the_end_was_rewritten(rewritten: int) -> None:
 @pytest.mark.parametrize("mode", ["chat", "openhands", "refer"])
 def test_the_longest_accepted_record_shrinks_a_tenth(pipeline: str, window: int, mode: str) -> None:
     budget, held = Budget.of(window), 0
-    for fixed, turns, size in product((0, 500), range(1, 9), (5, 12, 25, 50, 400)):
+    for fixed, turns, size in product((0, 500), (1, 2, 3, 5, 8), (5, 12, 25, 50, 400)):
         view = view_of(chat(turns, size=size), fixed)
         if skips(view, budget=budget, mode=mode):
             continue

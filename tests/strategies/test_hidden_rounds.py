@@ -17,7 +17,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import attempted
-from tests.strategies.test_invariants import PIPELINES, STABLE, WINDOWS
+from tests.strategies.test_invariants import FEWER, PIPELINES, WINDOWS
 from tests.support.transcripts import WORDS, Body, assistant, bodies_of, call, conversations, tool, transcript_of, user
 
 CHAT: list[Body] = [user("one"), assistant("two"), user("three"), assistant("four"), user("five")]
@@ -71,7 +71,7 @@ def may_be_patched(transcript: Transcript) -> list[int]:
     seed=st.integers(0, 7),
     requirement=st.sampled_from([Requirement.SOFT, Requirement.HARD, Requirement.FORCED]),
 )
-@STABLE
+@FEWER
 def test_no_strategy_breaks_over_them(
     pipeline: str, bodies: list[Body], window: int, seed: int, requirement: Requirement
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
@@ -109,7 +109,7 @@ def assert_responses(view: View) -> None:
 )
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(data=st.data(), places=st.lists(st.integers(0, 60), max_size=4), window=st.sampled_from([1_000, 2_500]))
-@FEWER
+@settings(FEWER, max_examples=10)
 def test_upstreams_of_other_apis_take_pins(
     pipeline: str, bodies: Any, view_of: Any, assert_taken: Any, data: Any, places: list[int], window: int
 ) -> None:

@@ -44,18 +44,14 @@ def note_folder(tmp_path: Path) -> Path:
 
 
 def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(tmp_path / "store", "--workers", "2", "--host", "0.0.0.0") as url:
+    with serving(tmp_path / "store") as url:
         await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
-        assert f" at {url.replace('0.0.0.0', '127.0.0.1')} is ready;" in run(capsys, "status")[1]
-    refused = f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n"
-    assert run(capsys, "healthcheck") == (1, "", refused)
-
-
-def test_sessions_are_listed_with_the_found_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(tmp_path / "store"):
-        code, out, err = run(capsys, "sessions", "list")
+        assert f" at {url} is ready;" in run(capsys, "status")[1]
+        code, out, err = run(capsys, "sessions", "list")  # with the token that is found beside it
     assert (code, err) == (0, "")
     assert out.startswith("SESSION")
+    refused = f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n"
+    assert run(capsys, "healthcheck") == (1, "", refused)
 
 
 def test_of_several_proxies_the_configured_or_newest_is_found() -> None:

@@ -18,13 +18,30 @@ HEAD = (("content-type", "application/json"), ("content-length", "1000"))
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
-def test_a_cut_reply_is_one_warning(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+THREAD_HEAP = 64 * 1024 * 1024
+"""What glibc reserves, at a multiple of that, for a heap of a thread: first what is in use, then the rest."""
+
+
+def thread_heaps(pid: int) -> int:
+    """How many heaps of threads a process has."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return sum(
+        (used[1], rest[1]) == ("rw-p", "---p")
+        and int(used[0].split("-")[0], 16) % THREAD_HEAP == int(rest[0].split("-")[1], 16) % THREAD_HEAP == 0
+        for used, rest in pairwise(lines)
+    )
+
+
+def test_a_cut_reply_is_one_warning_and_threads_share_one_heap(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     upstream.reply(Reply(200, HEAD, (b'{"id": "x", "cho',), cut=True))
     log = tmp_path / "stderr"
-    with replica(upstream.base_url, "memory://", "off", 4_096, log, CONDENSER_LOG__FORMAT="json") as (url, process):
+    store = f"sqlite:///{tmp_path}/s.db"
+    with replica(upstream.base_url, store, "half-window", 4_096, log, CONDENSER_LOG__FORMAT="json") as (url, process):
         await_answer(url, process)
         with pytest.raises(HTTPException):
             wire.post_json(url, CHAT, HELLO)
+        if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":  # another allocator has other heaps
+            assert thread_heaps(process.pid) == 0
     said = log.read_text("utf-8")
     assert said.count("an upstream broke off in the middle of its reply") == 1
     assert '"level": "warning"' in said
@@ -59,24 +76,3 @@ def test_what_may_do_harm_is_a_warning_each_when_the_proxy_starts(
     for line, beginning in zip(lines, warned, strict=True):
         assert line.startswith(beginning)
         assert "hunter2" not in line
-
-
-THREAD_HEAP = 64 * 1024 * 1024
-"""What glibc reserves, at a multiple of that, for a heap of a thread: first what is in use, then the rest."""
-
-
-def thread_heaps(pid: int) -> int:
-    """How many heaps of threads a process has."""
-    lines = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
-    return sum(
-        (used[1], rest[1]) == ("rw-p", "---p")
-        and int(used[0].split("-")[0], 16) % THREAD_HEAP == int(rest[0].split("-")[1], 16) % THREAD_HEAP == 0
-        for used, rest in pairwise(lines)
-    )
-
-
-@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="the allocator is not glibc's")
-def test_threads_share_one_heap(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    with replica(upstream.base_url, f"sqlite:///{tmp_path}/s.db", "half-window", 4_096) as (url, process):
-        await_answer(url, process)
-        assert thread_heaps(process.pid) == 0

@@ -52,10 +52,9 @@ async def shrunk_prefixes(talk: Conversation, strategy: str) -> tuple[list[int],
         return broken, most
 
 
-@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=3, deadline=None)
-@given(said=turns)
+@settings(max_examples=6, deadline=None)
+@given(protocol=st.sampled_from(["chat", "messages", "responses"]), said=turns)
 def test_a_list_begins_with_the_one_before(protocol: str, strategy: str, said: list[tuple[int, str]]) -> None:
     talk = conversation(said, endpoint_named(protocol))
     broken, _ = asyncio.run(shrunk_prefixes(talk, strategy))

@@ -44,9 +44,9 @@ def test_unbroken_text_is_off_by_a_few_tokens_at_most(encodings: Encodings) -> N
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
 @pytest.mark.parametrize("unit", [" ", "\t", "\u00a0", "a", "=", "\n", "\U0001f600", "字"])
-def test_a_million_equal_characters_are_counted(name: str, unit: str, encodings: Encodings) -> None:
-    tokens = counted(encodings(name), unit * 1_000_000 + "end")
-    assert 0 < tokens <= 4 * 1_000_000
+def test_very_many_equal_characters_are_counted(name: str, unit: str, encodings: Encodings) -> None:
+    tokens = counted(encodings(name), unit * 200_000 + "end")
+    assert 0 < tokens <= 4 * 200_000
 
 
 def test_a_text_beyond_the_cap_is_extrapolated_from_samples(encodings: Encodings) -> None:
