@@ -15,6 +15,7 @@ class Reason(StrEnum):
     BELOW_MARKS = "below-marks"
     ALIGNED = "aligned"
     NEW_BRANCH = "new-branch"
+    CLIENT_COMPACTION = "client-compaction"
     STRATEGY_OFF = "strategy-off"
     WINDOW_UNKNOWN = "window-unknown"
     WAITING_FOR_STEP = "waiting-for-step"

@@ -91,8 +91,10 @@ class Attempts:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
-        if not (context.history.chain and context.may_store) or _is_too_small(decision):
+        if not (context.kept.chain and context.may_store) or _is_too_small(decision):
             return Attempt(decision)
+        if context.compacting is not None and context.branch is None:
+            return Attempt(decision)  # nothing of the conversation is known, and a summary of it opens no branch
         decision = decision._replace(session=context.recognised.stored_id)
         if self.keeper.refused:
             decision = degraded(decision, self.keeper.refused)
@@ -108,6 +110,7 @@ class ReplyFacts(NamedTuple):
     anchor: Anchor | None = None  # what calibration keeps of the usage for the branch's next request
     ending: str = ""
     is_late_refusal: bool = False  # whether it ended in a refusal for length
+    marks: tuple[str, ...] = ()  # those of the answer to a compaction
 
 
 def record_of(attempt: Attempt, reply: ReplyFacts) -> RequestRecord:
@@ -152,13 +155,13 @@ def session_after(
     `old` is the branch that it continues, None if it opens one.
     """
     decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
-    history, applied = context.history, _last_applied(decision)
+    history, applied = context.kept, _last_applied(decision)
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
         applied=applied,
-        reply=reply.ending,
+        reply="" if context.compacting else reply.ending,
         bound=context.bound_under(decision.applied),
     )
-    if reply.anchor is not None:
+    if reply.anchor is not None and context.compacting is None:
         branch = branch._replace(anchor=reply.anchor)
     record = record_of(attempt, reply)._replace(branch=branch.name)
     more = {"own_tokens": decision.own_tokens, **amounts(record, context.policy.prices)}
@@ -166,6 +169,8 @@ def session_after(
         more["memory_tokens"] = rounds.spent_tokens
     advice = decision.economy
     after = session.with_branch(old, branch).with_totals(**more)
+    if context.compacting is not None:
+        after = after.with_compaction(branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
     for patch in (*decision.memory_patches, decision.view.unplaced, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)

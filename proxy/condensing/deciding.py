@@ -229,6 +229,8 @@ def assess_need(decision: Decision) -> Need:
     judged = best_prepared(view, decision.applied, context.recognised.condensations, budget, judged_only=True)
     due = judged is not None or any(is_due(stage, view, budget) for stage in context.policy.stages)
     requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=due)
+    if requirement is Requirement.SOFT and context.compacting is not None:
+        return Need(None, Reason.CLIENT_COMPACTION)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:

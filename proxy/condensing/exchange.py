@@ -39,6 +39,7 @@ from proxy.sessions.keeping import SessionUpdate
 from proxy.sessions.requests import RequestRecord
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.upstream import UpstreamReply
+from strategies.core.client_compaction import marks_of
 from strategies.dialects.messages import MESSAGES
 from strategies.dialects.pictures import has_pictures
 
@@ -135,8 +136,9 @@ class Exchange:
     @property
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
-        attempt = self._attempt
-        return bool(attempt.decision.append_head) or (attempt.stores and attempt.context.keeps_reply)
+        attempt, context = self._attempt, self._attempt.context
+        is_kept = context.keeps_reply or context.compacting is not None
+        return bool(attempt.decision.append_head) or (attempt.stores and is_kept)
 
     @property
     def has_compaction(self) -> bool:
@@ -282,8 +284,11 @@ class Exchange:
         is_answer = self.request.trust.accepted or append is not None
         if not (self.stores and is_answer):
             return  # a page, or what else was no answer of the endpoint
+        if context.compacting is not None:
+            self._reply = self._reply._replace(marks=marks_of(items, context.counter.dialect))
         after = partial(session_after, self._attempt, self._reply)
-        update = SessionUpdate(context.history, after, self.decision.view.covered_count)
+        covered, marks = self.decision.view.covered_count, self._reply.marks
+        update = SessionUpdate(context.kept, after, covered, marks=marks)
         if context.keeps_reply and named_reply is not None:
             blocks = reply_block(named_reply, context.request.body, context.recognised.key.name, reply_id, items)
             update = update._replace(blocks=blocks)

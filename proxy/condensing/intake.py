@@ -19,6 +19,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Basis, Policies, Policy
 from proxy.condensing.turn import RequestContext, fold_view
 from proxy.controls import MEMORY
+from proxy.endpoints.endpoint import Compacting
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import Body, ClientRequest
@@ -100,7 +101,7 @@ class Intake:
         if restored is not None and policy.rewrites:
             policy = policy.with_dropping()
         context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, supply)
-        context = context._replace(size_refused=size, own_budget=policy.budget)
+        context = context._replace(size_refused=size, own_budget=policy.budget, compacting=_compacting(request, sent))
         # 9. Leave early.
         if _is_idle(context):
             context = self._calibrate(context.with_session_facts())._replace(is_idle=True)
@@ -184,6 +185,13 @@ class Intake:
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return await self.measurer.estimate(request.body)
         return await self.measurer.measure(request.body, counter)
+
+
+def _compacting(request: ClientRequest, sent: Measured) -> Compacting | None:
+    """How a request asks for the client's own compaction; the client of an append has no list to compact."""
+    if request.controls.append:
+        return None
+    return request.body.endpoint.compacting(request.headers, request.body.values, sent.transcript)
 
 
 def _with_pictures_out(context: RequestContext) -> RequestContext:

@@ -127,7 +127,7 @@ class Preparer:
     def follow_up(self, decision: Decision) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
         context = decision.context
-        if not _may_prepare(context) or context.is_held_back(decision.applied):
+        if not _may_prepare(context) or context.is_held_back(decision.applied) or context.compacting is not None:
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
             later = decision._replace(body=b"", context=context.with_fresh_patience())
@@ -151,6 +151,8 @@ class Preparer:
         """
         context, stage = decision.context, decision.policy.judging
         if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
+            return None
+        if context.compacting is not None:
             return None
         if await self._why_no_vote(stage, decision) or self.runner.is_hopeless(
             JUDGE, context.policy, context.caller(background=False), deadline

@@ -194,7 +194,7 @@ class Injector:
         decision = _folded(decision._replace(offer=context.offer), context)
         saved, a_search = context.saved_by(decision.applied), ROUND if context.offer.is_made else 0
         allowance = min(allowance, saved - decision.view.memory_tokens - a_search) - context.offer.tokens
-        if not context.shows_blocks(decision.applied):
+        if context.compacting is not None or not context.shows_blocks(decision.applied):
             return decision
         before = decision.view.memory_tokens
         if _has_room_for_block(decision):

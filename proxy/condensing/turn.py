@@ -17,6 +17,7 @@ from proxy.asking.dispatch import Caller
 from proxy.condensing.policy import UNKNOWN, Policy
 from proxy.controls import MEMORY
 from proxy.endpoints import compaction
+from proxy.endpoints.endpoint import Compacting
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.learned_windows import SizeRefused
@@ -77,6 +78,7 @@ class RequestContext(NamedTuple):
     """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
     offerable: Offer = NO_OFFER  # the memory tool as it is offered once a condensation pays for it
     is_idle: bool = False  # whether nothing is due, so that the request is forwarded as it came
+    compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
 
     @property
     def budget(self) -> Budget:
@@ -106,6 +108,11 @@ class RequestContext(NamedTuple):
     def history(self) -> Transcript:
         """The transcript of the whole conversation."""
         return self.whole.transcript
+
+    @property
+    def kept(self) -> Transcript:
+        """The transcript that the session keeps: without a message that only asks for the client's own compaction."""
+        return self.history.without_last() if self.compacting is Compacting.PROMPT else self.history
 
     @property
     def shown(self) -> Transcript:
@@ -184,7 +191,9 @@ class RequestContext(NamedTuple):
 
     @property
     def recognition_reason(self) -> str:
-        """The reason that tells how the conversation was recognised, if that is worth telling; else ""."""
+        """The reason that tells what was recognised, if that is worth telling; else ""."""
+        if self.compacting is not None:
+            return Reason.CLIENT_COMPACTION
         if self.has_restored:
             return Reason.ALIGNED
         return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""

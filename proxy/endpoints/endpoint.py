@@ -18,6 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from proxy.endpoints.hidden_calls import Said, Splicer, ToolUse
@@ -27,6 +28,7 @@ from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from proxy.values import object_at, word_at
+from strategies.core.client_compaction import is_prompt
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
 from strategies.core.parsing import loads
@@ -75,6 +77,13 @@ class SessionHint(NamedTuple):
     source: str  # the header or the member of the body that holds it
     id: object  # the value as received; it counts only if it is a string
     is_weak: bool = False  # whether it counts only if the request continues the stored history
+
+
+class Compacting(Enum):
+    """How a client asks for a compaction of its own."""
+
+    PROMPT = auto()  # by its last message, which is no part of the conversation
+    SIGNAL = auto()  # by what is no message: a member of the body, an item that is a signal
 
 
 class MalformedElement(ValueError):
@@ -171,6 +180,10 @@ class Endpoint(ABC):
         `elements` is the view, each element as bytes, and `place` the index of that element.
         """
         return None
+
+    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+        """How a request asks for a compaction of the client's own; None for nearly all requests."""
+        return Compacting.PROMPT if transcript.chain and is_prompt(transcript.chain[-1]) else None
 
     # -- requests: headers
 

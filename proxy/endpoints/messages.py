@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, PartsCounter, loaded_tools
-from proxy.endpoints.endpoint import Endpoint, SessionHint, Values, session_headers
+from proxy.endpoints.endpoint import Compacting, Endpoint, SessionHint, Values, session_headers
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.errors import ContextLengthExceeded, ProxyError
@@ -28,6 +28,7 @@ from proxy.tokens.models import claude_version
 from proxy.values import count_at, json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
+from strategies.core.transcript import Transcript
 from strategies.dialects.messages import MESSAGES, THINKING
 
 ANSWER = re.compile(rb'"type"\s*:\s*"(?:message(?:_start|_delta|_stop)?|content_block_(?:start|delta|stop)|ping)"')
@@ -417,6 +418,10 @@ class MessagesEndpoint(Endpoint):
         if not (before or after) or len(before) + len(after) >= MAX_MARKERS:
             return None
         return _with_marker(elements[place], before[-1] if before else after[0])
+
+    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+        is_signal = isinstance(values.get("compaction"), Mapping)
+        return Compacting.SIGNAL if is_signal else super().compacting(headers, values, transcript)
 
     # -- headers
 

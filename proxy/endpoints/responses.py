@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Values
+from proxy.endpoints.endpoint import Compacting, Endpoint, MalformedElement, Values
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
+from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
-from strategies.core.messages import dump
+from strategies.core.messages import Message, Role, dump
 from strategies.core.transcript import Transcript
 from strategies.dialects.responses import PINNED, REASONING, RESPONSES
 
@@ -361,7 +362,13 @@ _PREVIOUS = "previous_response_id"
 _SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
 """Members that make the server put something before the list that the proxy does not know."""
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
+_METADATA = b"x-codex-turn-metadata"
+_TRIGGER = "compaction_trigger"
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
+
+
+def _is_trigger(item: Message) -> bool:
+    return _TRIGGER.encode() in item.data and item.body.get("type") == _TRIGGER
 
 
 # -- the endpoint --------------------------------------------------------------------------------------------------
@@ -417,6 +424,16 @@ class ResponsesEndpoint(Endpoint):
 
     def is_kept(self, values: Values) -> bool:
         return values.get("store") is not False
+
+    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+        """Codex also says so in a header, whatever its prompt is."""
+        if transcript.systems and _is_trigger(transcript.systems[-1][1]):
+            return Compacting.SIGNAL
+        metadata = json_or_none(next((value for name, value in headers if name == _METADATA), b""))
+        ends_with_user = bool(transcript.chain) and transcript.chain[-1].role is Role.USER
+        if ends_with_user and word_at(metadata, "request_kind") == "compaction":
+            return Compacting.PROMPT
+        return super().compacting(headers, values, transcript)
 
     def offers_tools(self, values: Values, transcript: Transcript) -> bool:
         offers = (b'"additional_tools"' in message.data for _, message in transcript.systems)

@@ -24,9 +24,9 @@ from proxy.errors import BadRequest
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import with_card, without_cards
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
+from proxy.sessions.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
 from proxy.sessions.requests import RequestRecord, unpacked_all
-from proxy.sessions.session import MAIN, Branch, Session, has_node, pin_for, session_key
+from proxy.sessions.session import MAIN, Branch, Session, pin_for, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
@@ -422,11 +422,12 @@ class MemoryAdmin:
 
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
         stored = StoredHistory.of(blocks, session.dialect)
-        transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
+        lines = [Transcript.of(line) for line in lines_on(session, branch, stored, self.reader)]
+        transcript = Transcript(tuple([message for line in lines for message in line.chain]))
         if found := expanded(query, transcript, range(len(transcript.chain))):
             return found
-        digests = transcript.digests
-        standing = [record for record in session.condensations if has_node(digests, record.covered, record.digest)]
+        digests, nodes = transcript.digests, {node for line in lines for node in line.digests}
+        standing = [record for record in session.condensations if record.digest in nodes]
         index = Index(card_entry(card.id, card) for card in session.cards(standing))
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))

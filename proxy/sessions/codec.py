@@ -22,6 +22,7 @@ from proxy.knowledge.learned_windows import SizeRefused
 from proxy.runtime.lru import Lru
 from proxy.sessions.session import (
     Branch,
+    ClientCompaction,
     FailedTry,
     PicturesOut,
     RefusedRewriting,
@@ -92,6 +93,7 @@ def encode_session(session: Session) -> bytes:
             "forgotten": session.forgotten_ids,
             "dialect": session.dialect,
             "models": session.models,
+            **({"compactions": session.compactions} if session.compactions else {}),
         }
     ).encode()
 
@@ -118,6 +120,10 @@ def decode_document(meta: bytes) -> Session | None:
         forgotten_ids=tuple(document["forgotten"]),
         dialect=document["dialect"],
         models=tuple(document["models"]),
+        compactions=tuple(
+            ClientCompaction(name, tuple(marks), bytes.fromhex(head))
+            for name, marks, head in document.get("compactions", ())
+        ),
     )
 
 

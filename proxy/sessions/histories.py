@@ -133,12 +133,24 @@ class StoredHistory:
         self._gone |= self.missing(ends)
 
 
+def lines_on(
+    session: Session, branch: Branch | None, stored: StoredHistory, reader: Reader
+) -> Iterator[Iterator[Message]]:
+    """The messages of a branch as `messages_on` gives them, after those that it had before each compaction."""
+    for head in session.heads_of(branch)[:-1] if branch is not None and not session.tip.block else ():
+        yield _messages_to(head, stored, reader)
+    yield messages_on(session, branch, stored, reader)
+
+
+def _messages_to(head: bytes, stored: StoredHistory, reader: Reader) -> Iterator[Message]:
+    for message in stored.tree.line(head):
+        yield reader.read(message.raw, loads(message.raw), 0, stored.endpoint.dialect, message.digest)
+
+
 def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, reader: Reader) -> Iterator[Message]:
     """The messages of a branch, without counts; for an appended history, which has no branches, all of it."""
     if branch is not None and not session.tip.block:
-        dialect = stored.endpoint.dialect
-        for message in stored.tree.line(branch.head):
-            yield reader.read(message.raw, loads(message.raw), 0, dialect, message.digest)
+        yield from _messages_to(branch.head, stored, reader)
     for element in history_at(session.tip, stored.appended).elements:
         yield reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 

@@ -53,6 +53,7 @@ class SessionUpdate(NamedTuple):
     """The block of an append, or of a reply that a later request may name, by its name."""
     tip: Tip | None = None  # where the history ends after an append; None outside of append mode
     tip_before: Tip = Tip()
+    marks: tuple[str, ...] = ()  # those of the answer to a compaction, by which a later request is known
 
 
 @dataclass(slots=True)
@@ -239,7 +240,8 @@ class Keeper:
         session, record = update.after(before, branch, self.clock())
         session = session._replace(tip=update.tip or before.tip)
         save = partial(self._stored.save, recognised.key, journal=record.packed(session.models))
-        index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
+        nodes = (*nodes_of(update), *update.marks) if session.is_derived else ()
+        index = (*nodes, *(() if update.tip is not None else update.blocks))
         if update.tip is not None:
             return await save(session, self.ttl, update.blocks, index)
         transcript = update.transcript

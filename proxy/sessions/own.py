@@ -11,11 +11,12 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from proxy.errors import BadRequest, NotKnown
 from proxy.sessions.admin import TOP_K, Document, MemoryAdmin
 from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.histories import StoredHistory, messages_on, read_in_thread
+from proxy.sessions.histories import StoredHistory, lines_on, read_in_thread
 from proxy.sessions.session import MAIN, Branch, Session, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
@@ -116,7 +117,8 @@ class OwnSessions:
     def _find(self, session: Session, blocks: Mapping[str, bytes], handle: str) -> Message | None:
         stored = StoredHistory.of(blocks, session.dialect)
         branches: Sequence[Branch | None] = _branches(session) or [None]
-        messages = (each for branch in branches for each in messages_on(session, branch, stored, self.reader))
+        lines = (line for branch in branches for line in lines_on(session, branch, stored, self.reader))
+        messages = chain.from_iterable(lines)
         return next((each for each in messages if handle_of(each) == handle and message_entries("", each, 0)), None)
 
 

@@ -44,6 +44,7 @@ from proxy.sessions.session import (
 from proxy.sessions.stored import SessionLookup, StoredSessions
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
+from strategies.core.client_compaction import candidates
 from strategies.core.condensation import Condensation
 from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
@@ -51,6 +52,7 @@ from strategies.core.transcript import Transcript
 _CANDIDATES = 4
 _NEWEST = 16  # nodes that are looked up first: a conversation that continues is found by one of its last nodes
 _MANY = 1_000  # computing more nodes than this takes so long that other requests get a turn before the look-up
+_MAX_MARKS = 128  # digests that are looked up because they may be marks of a client's own compaction
 _REMEMBERED = 1_000
 """How many ends of conversations are remembered, each with the sessions that its next turn will read."""
 
@@ -250,9 +252,14 @@ class Recogniser:
         paths = [path for node in newest if (path := self._recent_paths.get((tenant, node)))]
         likely = paths[0] if paths else ()
         lookup = SessionLookup(self.stored, tenant, likely)
+        marks = [] if likely or not newest else candidates(transcript)[:_MAX_MARKS]
+        if marks:  # together with what is looked up first
+            await lookup.names([*(node.hex() for node in newest), *marks])
         found = await self._match(lookup, blank, transcript, newest) if newest else None
         if found is None and older:
             found = await self._match(lookup, blank, transcript, older)
+        if found is None or found.branch is None:
+            found = await self._restarted(lookup, blank, transcript, marks) or found
         if found is None:
             return blank
         path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
@@ -291,6 +298,23 @@ class Recogniser:
         parent = name if session.has_more_for_fork(inherited) else session.parent
         newest = newest_turn(session, session.find_branch(transcript), transcript, inherited)
         return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
+
+    async def _restarted(
+        self, lookup: SessionLookup, blank: Recognised, transcript: Transcript, marks: Sequence[str]
+    ) -> Recognised | None:
+        """The session of which a transcript restarts a branch, because its client has compacted that by itself."""
+        indexed = await lookup.names(marks)
+        for name in list(dict.fromkeys(indexed.values()))[:_CANDIDATES]:
+            session = await lookup.session(name)
+            if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
+                continue
+            branch = session.find_branch(transcript)
+            if branch is not None and branch.is_restarted:
+                recognised = await _with_records(lookup, blank, session)
+                return recognised._replace(
+                    key=StoreKey(lookup.tenant, name), shown_id=name, session=session, branch=branch
+                )
+        return None
 
 
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:

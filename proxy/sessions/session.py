@@ -8,6 +8,10 @@ without the messages in front of the question: some clients move files or contex
 transcript that diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is
 derived. The branch that a transcript continues also shows which messages are new, and so where its newest turn begins.
 
+A client may compact a branch by itself. The marks of the answer are kept (`ClientCompaction`), and a transcript that
+begins with that answer goes on with the branch, on a new chain: the branch is *restarted*. What it had before stays
+stored, and the compaction remembers where that ends.
+
 Pins are stored as marks, which are never removed and need no revision of the document. `pin:NUMBER:NODE` pins the
 message at a chain digest, `unpin:NUMBER:NODE` ends that, and pinning it again takes a new number. So replicas that
 write at the same time never undo each other's work.
@@ -28,6 +32,7 @@ from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
+from strategies.core.client_compaction import carries
 from strategies.core.condensation import Condensation
 from strategies.core.messages import ROOT, Role, link
 from strategies.core.pieces import Literal, Overlay
@@ -54,6 +59,7 @@ MAX_OPENINGS = 4
 MAX_BRANCHES = 64
 MAX_MODELS = 255
 MAX_MODEL_NAME = 128  # characters
+MAX_COMPACTIONS = 16
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 
@@ -153,7 +159,7 @@ class Branch(NamedTuple):
         is not known, it is taken to be the same, unless it `must_be_known`. An assistant message that the client began
         is completed by the reply itself.
         """
-        if has_node(transcript.digests, self.length, self.head):
+        if self.is_restarted or has_node(transcript.digests, self.length, self.head):
             return True
         found = self.place_of_last(transcript)
         place = self.length - 1 if found is None else found
@@ -162,15 +168,32 @@ class Branch(NamedTuple):
             return rewritten.role is Role.ASSISTANT
         return self.has_reply(transcript, place) if self.reply else not must_be_known
 
+    @property
+    def is_restarted(self) -> bool:
+        """Whether nothing of its new chain is stored yet, because its client has just compacted it."""
+        return not self.length
+
     def common_length(self, digests: Sequence[bytes]) -> int:
         """How many first messages a transcript that continues it shares with it."""
         count = self.length
+        if not count:
+            return 0
         if count <= len(digests) and digests[count - 1] == self.head:
             return count
         if has_node(digests, count - 1, self.before):
             return count - 1
         # The last of the places where the branch's newest turn may begin that the transcript has too.
         return next((opening.place for opening in reversed(self.openings) if has_node(digests, *opening)), 0)
+
+
+class ClientCompaction(NamedTuple):
+    """A compaction that a client has made of a branch."""
+
+    branch: str
+    marks: tuple[str, ...] = ()
+    """By what its answer is known (`strategies.core.client_compaction`); empty once the client has sent it."""
+    head: bytes = b""
+    """The chain digest at which the history ends that the answer stands for; b"" until the client has sent it."""
 
 
 class Tip(NamedTuple):
@@ -291,6 +314,8 @@ class Session(NamedTuple):
     """The model of the last request."""
     models: tuple[str, ...] = ()
     """The models of all requests, in the order in which they came first, at most `MAX_MODELS`."""
+    compactions: tuple[ClientCompaction, ...] = ()
+    """The newest compactions that clients have made by themselves, oldest first, at most `MAX_COMPACTIONS`."""
     revision: int = 0
 
     @property
@@ -299,11 +324,30 @@ class Session(NamedTuple):
         return self.source == DERIVED
 
     def find_branch(self, transcript: Transcript) -> Branch | None:
-        """The branch that a transcript continues; None if it opens a new one."""
+        """The branch that a transcript continues, perhaps restarted; None if it opens a new one."""
+        if (restarted := self._restarted_by(transcript)) is not None:
+            return restarted
         continued = [branch for branch in self.branches if branch.continues(transcript, answered=self.is_derived)]
         if len(continued) < 2:
             return continued[0] if continued else None
         return max(continued, key=lambda branch: (branch.common_length(transcript.digests), branch.last_used))
+
+    def _restarted_by(self, transcript: Transcript) -> Branch | None:
+        """The branch that a transcript restarts, because it begins with the answer to a compaction."""
+        names = {branch.name for branch in self.branches}
+        awaited = [known for known in reversed(self.compactions) if known.marks and known.branch in names]
+        found = next((known for known in awaited if carries(transcript, known.marks)), None)
+        return Branch(found.branch, b"", b"", 0) if found else None
+
+    def with_compaction(self, branch: str, marks: Sequence[str]) -> Session:
+        """The session in which a client has compacted a branch; the answer has these marks, if it can be known."""
+        others = [known for known in self.compactions if not (known.branch == branch and known.marks)]
+        new = [ClientCompaction(branch, tuple(marks))] if marks else []
+        return self._replace(compactions=(*others, *new)[-MAX_COMPACTIONS:])
+
+    def heads_of(self, branch: Branch) -> list[bytes]:
+        """The chain digests at which the histories of a branch end: those before each compaction, and its own."""
+        return [*(known.head for known in self.compactions if known.branch == branch.name and known.head), branch.head]
 
     def name_for(self, branch: Branch | None, *, has_tools: bool) -> str:
         """The name of the branch that a request continues, or of the one that it opens if that is None."""
@@ -331,7 +375,13 @@ class Session(NamedTuple):
 
     def with_branch(self, old: Branch | None, moved: Branch) -> Session:
         """The session whose branch `old` has moved on, or which has opened another one if that is None."""
-        opened = self.branches_opened + (old is None)
+        opened, compactions = self.branches_opened + (old is None), self.compactions
+        if old is not None and old.is_restarted:
+            left = next((branch.head for branch in self.branches if branch.name == old.name), b"")
+            compactions = tuple(
+                ClientCompaction(old.name, head=left) if known.branch == old.name and known.marks else known
+                for known in compactions
+            )
         if old is not None:
             others = [other for other in self.branches if other.name != moved.name]
         else:
@@ -340,6 +390,7 @@ class Session(NamedTuple):
         return self._replace(
             branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
             branches_opened=opened,
+            compactions=compactions,
             # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
             inherited=self.inherited if old is None else 0,
         )
@@ -417,7 +468,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     """
     digests = transcript.digests
     branch = branch or max(session.branches, key=lambda known: known.last_used, default=None)
-    if branch is None:
+    if branch is None or branch.is_restarted:
         return 0
     shared = max(branch.common_length(digests), inherited)
     new = places_since(branch, transcript, shared)
@@ -476,6 +527,8 @@ def may_be_newest_part(session: Session, branch: Branch | None, transcript: Tran
     """
     if branch is None:
         return bool(session.branches)
+    if branch.is_restarted:
+        return False
     return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 
 

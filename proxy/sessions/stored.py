@@ -195,17 +195,26 @@ class SessionLookup:
     tenant: str
     _likely: Sequence[str] = ()
     _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
+    _names: dict[str, str] = field(default_factory=dict, init=False)
+    _asked: set[str] = field(default_factory=set, init=False)
 
     async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
-        """The names of sessions that the index has for these digests, by digest."""
+        """The names of sessions that the index has for these digests, by digest; each is looked up once."""
+        new = [digest for digest in digests if digest not in self._asked]
+        if new:
+            await self._look_up(new)
+        return {digest: self._names[digest] for digest in digests if digest in self._names}
+
+    async def _look_up(self, digests: Sequence[str]) -> None:
         likely, self._likely = self._likely, ()
         found = await self._stored.store.find(self.tenant, digests, likely)
+        self._asked.update(digests)
+        self._names.update(found.names)
         self._stored.outage.answered()
         for name in likely:
             # One that cannot be read is left out, because it may not be needed.
             with suppress(StoreError):
                 self._sessions[name] = self._stored.records.session(found.snapshots.get(name))
-        return found.names
 
     async def session(self, name: str) -> Session | None:
         if name not in self._sessions:

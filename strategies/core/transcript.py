@@ -115,6 +115,13 @@ class Transcript:
         rest = Sums.of(chained[len(self.chain) :], tuple(systems[len(self.systems) :]), root)
         return replace(self, chain=tuple(chained), systems=tuple(systems), known_sums=self.sums.and_after(rest))
 
+    def without_last(self) -> Transcript:
+        """This transcript without the last message of its chain, and what the client has put behind that."""
+        chained = self.chain[:-1]
+        systems = tuple([each for each in self.systems if each[0] <= len(chained)])
+        sums = Sums.of(chained, systems)._replace(digests=self.digests[:-1])
+        return replace(self, chain=chained, systems=systems, known_sums=sums)
+
     def with_leading_systems(self, systems: Sequence[Message]) -> Transcript:
         """This transcript with system messages before all others."""
         if not systems:

@@ -31,9 +31,9 @@ from strategies.core.parsing import objects_in, word
 REASONING = "reasoning"
 PINNED = (
     *("additional_tools", "configuration_update", "mcp_list_tools", "tool_search_call", "tool_search_output"),
-    "compaction",
+    *("compaction", "compaction_trigger"),
 )
-"""Types of items that always stay, even if their neighbours go: they hold tools, settings, or an opaque history."""
+"""Types of items outside the history, which always stay: tools, settings, an opaque history, or a signal."""
 _OUTPUTS = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
