@@ -31,6 +31,7 @@ from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope, Profiles
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
+from proxy.request.compaction_items import CompactionItems
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
@@ -69,7 +70,8 @@ class Services:
         self, settings: Settings, store: Store, clock: Callable[[], float], summarizer: Resolver | None = None
     ) -> None:
         # First what may fail, because a file with a secret may be unreadable.
-        self.tenants, token = Tenants(settings, tenant_key(settings)), admin_token(settings)
+        key = tenant_key(settings)
+        self.tenants, token = Tenants(settings, key), admin_token(settings)
         self.settings, self.store, self.clock = settings, store, clock
         self.telemetry = Telemetry()
         self.upstream = Upstream(settings.upstream)
@@ -102,6 +104,7 @@ class Services:
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
+        self.compaction_items = CompactionItems(key)
         self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check

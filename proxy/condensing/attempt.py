@@ -250,8 +250,10 @@ def spliced(
         messages = b"[" + b",".join(elements) + b"]"
     named = context.supply.named_reply
     is_after_reply = messages is not None and named is not None and bool(named.block)
+    managed, policy = request.body.endpoint.management_member, context.policy
     return request.body.spliced(
         messages=messages,
+        without=[managed] if managed and policy.rewrites and not policy.profile.context_management else (),
         model=request.model if request.has_suffix else None,
         members={
             **({request.body.endpoint.previous_reply: "null"} if is_after_reply else {}),

@@ -29,8 +29,10 @@ from proxy.condensing.refusals import Refusals, is_perhaps_refused, may_be_refus
 from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort, undecided
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.knowledge.profiles import refuses_trigger
 from proxy.overflow import MIN_WINDOW, RefusedPart
 from proxy.quoting import label
+from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
@@ -68,10 +70,11 @@ class Exchanges:
         return exchange
 
     async def open_as_it_stands(self, request: ClientRequest) -> Exchange:
-        """The exchange for a request whose view is sent as it stands, without the memory tool; raises as `open`."""
+        """The exchange for a request to compact its view as it stands, without the memory tool; raises as `open`."""
         exchange = Exchange(self, request)
         context = (await self.intake.build_context(request, exchange.timing))._replace(offer=NO_OFFER)
-        exchange.take(self.attempts.of(standing_decision(context)))
+        decision = standing_decision(context)
+        exchange.take(self.attempts.of(decision._replace(reason=decision.reason or Reason.CLIENT_COMPACTION)))
         return exchange
 
 
@@ -84,6 +87,7 @@ class Exchange:
         self._started = perf_counter()
         self._parts = parts
         self._attempt: Attempt  # the attempt that is sent, or was sent last
+        self.error = b""  # the error that its answer began with, as far as one was looked for
         self._reply = ReplyFacts()
 
     # -- decide --------------------------------------------------------------------------------------
@@ -183,6 +187,9 @@ class Exchange:
         """Sends one attempt after the other until none follows, and returns the last reply."""
         refusals, answer = self._parts.refusals, await self._send_once(send_body)
         while not answer.is_accepted:
+            self.error = answer.error
+            if self._attempt.context.compacting is not None and refuses_trigger(answer.reply.status, answer.error):
+                break  # no other form of the list helps
             self._attempt, following = await refusals.after(self._attempt, answer, self.timing)
             if following is None:
                 break
@@ -216,9 +223,11 @@ class Exchange:
         is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         answer = OpenedReply(reply)
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
-        if is_long or (is_error and (is_ours or has_pictures(decision.body))):
+        endpoint, context = self.request.body.endpoint, attempt.context
+        is_about_compacting = context.compacting is not None or endpoint.management_member in self.request.body.values
+        if is_long or (is_error and (is_ours or is_about_compacting or has_pictures(decision.body))):
             holds, briefly = may_be_refused(attempt), is_perhaps_refused(attempt)
-            answer = await open_reply(self.request.body.endpoint, reply, holds=holds or briefly, briefly=not holds)
+            answer = await open_reply(endpoint, reply, holds=holds or briefly, briefly=not holds)
         if answer.refusal is not None:
             answer = answer._replace(refusal=answer.refusal.without_quoted(decision.body))
         self.timing.upstream += (perf_counter() - started) * 1000
@@ -313,6 +322,19 @@ class Exchange:
         error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
         error.headers = self.headers(accepted=False)
         raise error
+
+    async def note_compaction(self, answer: Items) -> None:
+        """Keeps by what the answer to a compaction is known, if no turn of the conversation has asked for it."""
+        context, own_tokens = self._attempt.context, self.decision.own_tokens
+        if context.branch is None or self.request.controls.no_store or context.recognised.failure:
+            return
+        name, marks = context.branch.name, marks_of(answer, context.counter.dialect)
+        await self._parts.decider.keeper.amend(
+            context.recognised,
+            lambda session: session.with_compaction(name, marks).with_totals(own_tokens=own_tokens),
+            creates=False,
+            index=marks,
+        )
 
     # -- follow up -----------------------------------------------------------------------------------
 

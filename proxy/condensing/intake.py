@@ -102,6 +102,9 @@ class Intake:
             policy = policy.with_dropping()
         context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, supply)
         context = context._replace(size_refused=size, own_budget=policy.budget, compacting=_compacting(request, sent))
+        if (threshold := _own_threshold(request, basis)) is not None and policy.rewrites:
+            policy = policy.triggered_at(threshold)
+            context = context._replace(policy=policy, own_budget=policy.budget)
         # 9. Leave early.
         if _is_idle(context):
             context = self._calibrate(context.with_session_facts())._replace(is_idle=True)
@@ -178,7 +181,7 @@ class Intake:
 
         The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
         """
-        if request.controls.dry_run or request.controls.force:
+        if request.controls.dry_run or request.controls.force or _own_threshold(request, basis) is not None:
             return await self.measurer.measure(request.body, counter)
         lowest = self.policies.lowest_mark(request.model, basis.window, request.body.envelope.reply_limit)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
@@ -192,6 +195,12 @@ def _compacting(request: ClientRequest, sent: Measured) -> Compacting | None:
     if request.controls.append:
         return None
     return request.body.endpoint.compacting(request.headers, request.body.values, sent.transcript)
+
+
+def _own_threshold(request: ClientRequest, basis: Basis) -> int | None:
+    """The tokens at which the client wants its history compacted, if its server is known not to do that."""
+    endpoint, values = request.body.endpoint, request.body.values
+    return None if basis.profile.context_management else endpoint.compact_threshold(values)
 
 
 def _with_pictures_out(context: RequestContext) -> RequestContext:

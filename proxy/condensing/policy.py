@@ -142,6 +142,11 @@ class Policy(NamedTuple):
         """The policy for a request that is forwarded as it came."""
         return self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
 
+    def triggered_at(self, tokens: int) -> Policy:
+        """The policy for a request whose client wants its history compacted at so many tokens of the upstream."""
+        budget = self.budget or replace(Budget.of(round(tokens / Marks().trigger), reserve=0), ledger=self.ledger)
+        return self._replace(budget=budget.triggered_at(tokens))
+
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back, which may be dropped without a model if they do not fit."""
         return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])

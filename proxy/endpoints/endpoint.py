@@ -28,7 +28,7 @@ from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from proxy.values import object_at, word_at
-from strategies.core.client_compaction import is_prompt
+from strategies.core.client_compaction import PROMPT_WORDS, is_prompt
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
 from strategies.core.parsing import loads
@@ -183,7 +183,17 @@ class Endpoint(ABC):
 
     def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
         """How a request asks for a compaction of the client's own; None for nearly all requests."""
-        return Compacting.PROMPT if transcript.chain and is_prompt(transcript.chain[-1]) else None
+        last = transcript.chain[-1] if transcript.chain else None
+        # The bytes tell it of nearly all messages: a body is parsed anew, which may take long.
+        may_ask = last is not None and any(words in last.data for words in PROMPT_WORDS)
+        return Compacting.PROMPT if last is not None and may_ask and is_prompt(last) else None
+
+    management_member = ""
+    """The member by which a client has the server compact its history at a size; "" where that is not read."""
+
+    def compact_threshold(self, values: Values) -> int | None:
+        """The tokens of a prompt at which a request wants that; None if it does not."""
+        return None
 
     # -- requests: headers
 

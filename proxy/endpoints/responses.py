@@ -22,7 +22,7 @@ from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, name
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
-from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
+from proxy.values import count_at, json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Message, Role, dump
 from strategies.core.transcript import Transcript
@@ -363,7 +363,7 @@ _SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
 """Members that make the server put something before the list that the proxy does not know."""
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
 _METADATA = b"x-codex-turn-metadata"
-_TRIGGER = "compaction_trigger"
+_TRIGGER, COMPACTION = "compaction_trigger", "compaction"
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 
 
@@ -394,6 +394,7 @@ class ResponsesEndpoint(Endpoint):
     text_places = TEXT_PLACES
     stream_capture = ResponsesCapture
     compact_path = "/v1/responses/compact"
+    management_member = "context_management"
     count_path = "/v1/responses/input_tokens"
     prompt_members = ("instructions", "tools", "text")
     system_member = "instructions"
@@ -425,13 +426,17 @@ class ResponsesEndpoint(Endpoint):
     def is_kept(self, values: Values) -> bool:
         return values.get("store") is not False
 
+    def compact_threshold(self, values: Values) -> int | None:
+        wanted = (each for each in objects_at(values, self.management_member) if each.get("type") == COMPACTION)
+        return next(filter(None, (count_at(each, "compact_threshold") for each in wanted)), None)
+
     def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
         """Codex also says so in a header, whatever its prompt is."""
         if transcript.systems and _is_trigger(transcript.systems[-1][1]):
             return Compacting.SIGNAL
         metadata = json_or_none(next((value for name, value in headers if name == _METADATA), b""))
         ends_with_user = bool(transcript.chain) and transcript.chain[-1].role is Role.USER
-        if ends_with_user and word_at(metadata, "request_kind") == "compaction":
+        if ends_with_user and word_at(metadata, "request_kind") == COMPACTION:
             return Compacting.PROMPT
         return super().compacting(headers, values, transcript)
 

@@ -70,6 +70,9 @@ class Profile(BaseModel):
 
     alternate_roles: bool = False  # user and assistant messages must take turns
     assistant_name: bool = True  # an assistant message may have a name
+    compact_endpoint: bool = True  # `POST /v1/responses/compact` is served
+    compaction_trigger: bool = True  # a last item `compaction_trigger` is answered with a compaction
+    context_management: bool = True  # the member `context_management` of Responses is accepted
     empty_assistant: bool = True  # an assistant message may have no content
     middle_system: bool = True  # a system message may follow other messages
     reasoning: Literal["bound", "required"] | None = None
@@ -103,6 +106,7 @@ _WORDS = {
         r"unexpected role\W{1,4}system\W{1,4}after role",
         r"only the first message can\b[^.]{0,20}\bsystem",
     ),
+    "context_management": (r"\bcontext_management\b",),
 }
 _LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key, words in _WORDS.items()}
 """The words of the errors that name each restriction."""
@@ -131,6 +135,24 @@ class Profiles:
         if taught != before:
             self._learned.put(scope, taught)
             _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
+
+
+NO_ENDPOINT, NO_TRIGGER = Restriction("compact_endpoint", False), Restriction("compaction_trigger", False)
+_NO_PATH = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+_UNKNOWN_PATH = re.compile(r"\b(?:unexpected|unknown|unsupported|invalid|no such) (?:endpoint|path|route|url)\b", re.I)
+
+
+def lacks_compact_endpoint(status: int, body: bytes) -> bool:
+    """Whether an answer says that the server has no endpoint for compactions, and not that it has no such model."""
+    text = body[:MAX_READ].decode("utf-8", "replace")
+    if status in _NO_PATH:
+        return not re.search(r"\bmodel", text, re.I) or _UNKNOWN_PATH.search(text) is not None
+    return status == HTTPStatus.BAD_REQUEST and _UNKNOWN_PATH.search(text) is not None
+
+
+def refuses_trigger(status: int, body: bytes) -> bool:
+    """Whether an error to a request that ends with a trigger for a compaction names that."""
+    return status in (*REFUSING, *_NO_PATH) and b"compaction_trigger" in body[:MAX_READ]
 
 
 def restriction_in(status: int, body: bytes, sent: Profile) -> Restriction | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, NamedTuple
@@ -74,11 +74,17 @@ class Body(NamedTuple):
         return f"{self.envelope.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
 
     def spliced(
-        self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
+        self,
+        *,
+        messages: bytes | None = None,
+        model: str | None = None,
+        members: Mapping[str, str] | None = None,
+        without: Collection[str] = (),
     ) -> bytes:
         """The bytes to forward: without the extension, and with the list of messages and `model` replaced if given.
 
         `members` maps other members to their new JSON text; those that the body does not have are added at its end.
+        Those in `without` are left out.
         """
         changed = {key: text.encode() for key, text in members.items()} if members else {}
         if messages is not None:
@@ -86,8 +92,8 @@ class Body(NamedTuple):
         if model is not None:
             changed["model"] = json.dumps(model).encode()
         edits = [self._member_edit(key, value) for key, value in changed.items()]
-        if EXTENSION in self.envelope.members:
-            edits.append((*self._removal(EXTENSION), b""))
+        removed = [name for name in (EXTENSION, *without) if name in self.envelope.members]
+        edits += [(*self._removal(name, removed), b"") for name in removed]
         if not edits:
             return self.data
         if self.hole is not None and messages is None:
@@ -102,11 +108,12 @@ class Body(NamedTuple):
         end = max(member.end for member in members.values())
         return end, end, b",%s:%s" % (json.dumps(key).encode(), value)
 
-    def _removal(self, key: str) -> tuple[int, int]:
-        """The span of a member and of the comma before or after it, if there is one."""
-        member, text = self.envelope.members[key], self.envelope.text
+    def _removal(self, key: str, removed: Collection[str]) -> tuple[int, int]:
+        """The span of a member and of one comma beside it; of several `removed` members, each needs one of its own."""
+        member, text, members = self.envelope.members[key], self.envelope.text, self.envelope.members
         after = skip_space(text, member.end)
-        if text[after] == ",":
+        kept_before = any(at.start < member.start for name, at in members.items() if name not in removed)
+        if text[after] == "," and not (len(removed) > 1 and kept_before):
             return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
         return (member.start if before < 0 else before), member.end

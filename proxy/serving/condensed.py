@@ -2,10 +2,11 @@
 
 `CondensedEndpoint` reads a request, lets an `Exchange` decide on it and send it, and relays the reply.
 
-`ReadOnly` sends the view that would be sent to the upstream's own counting or compaction. Nothing is stored, and no
-model is asked. Clients compact their history by the count, so it must agree with the usage that they are shown; if the
-upstream cannot count, the answer is the proxy's own calibrated count. To be compacted, clients send their whole list,
-which may be too long by then, because the proxy has condensed it for all other requests: the view goes as it stands.
+`ReadOnly` sends the view that would be sent to the upstream's own counting or compaction. No turn is stored, and no
+model is asked, unless the upstream has no compaction (`proxy/serving/compacting.py`). Clients compact their history by
+the count, so it must agree with the usage that they are shown; if the upstream cannot count, the answer is the proxy's
+own calibrated count. To be compacted, clients send their whole list, which may be too long by then, because the proxy
+has condensed it for all other requests: the view goes as it stands.
 
 `PassThrough` forwards requests unread. So do the others if a body is not to be read (`PassOn`).
 """
@@ -27,14 +28,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints import compaction, endpoint_at, protocol_at
-from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.endpoint import Compacting, Endpoint
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
+from proxy.knowledge.profiles import NO_TRIGGER, refuses_trigger
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.reply.watching import UsageRemover, WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
+from proxy.serving.compacting import own_compaction, serve_compaction
 from proxy.serving.layer import error_response
 from proxy.serving.reading import (
     READ_WHOLE,
@@ -160,6 +163,10 @@ class _OneRequest:
         if not (decision.policy.pipeline.is_off or decision.policy.window.is_set):
             services.discovered[address].ask_if_due()
             self.asks_after_reply = True
+        is_trigger = self._is_trigger(exchange)
+        knows_none = is_trigger and not decision.policy.profile.compaction_trigger
+        if knows_none and (own := await self._own_compaction(exchange)):
+            return own
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
         lane.enter_foreground()
         self.is_in_foreground = True
@@ -170,11 +177,31 @@ class _OneRequest:
             error.headers = exchange.headers(accepted=False)
             services.background.own(exchange.note_failed(error.status))
             raise
+        is_refused = is_trigger and not knows_none and refuses_trigger(reply.status, exchange.error)
+        if is_refused and (own := await self._own_compaction(exchange)):
+            await reply.close()
+            services.exchanges.refusals.knowledge.profiles.learn(self.request.lesson_scope, [NO_TRIGGER])
+            return own
         if not is_success(reply.status):
             services.background.own(exchange.note_failed(reply.status))
             if self.request.until_answered is not None:
                 await self.request.until_answered.aclose()  # the history has not changed: the next append may begin
         return self._relay(reply, exchange)
+
+    def _is_trigger(self, exchange: Exchange) -> bool:
+        """Whether the request ends with a trigger for a compaction, which upstreams may refuse."""
+        return bool(self.endpoint.compact_path) and exchange.decision.context.compacting is Compacting.SIGNAL
+
+    async def _own_compaction(self, standing: Exchange) -> Response | None:
+        """The proxy's own compaction, in place of the upstream's; None if there cannot be one."""
+        try:
+            made = await own_compaction(standing, self.request, self.services, is_trigger=True)
+        except CredentialUnproven:
+            return None
+        if made is None:
+            return None
+        self.line.exchange = made.exchange
+        return made.response
 
     async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
         """Sends a body under the request's headers, and returns the upstream's answer."""
@@ -267,7 +294,8 @@ class ReadOnly(AdmittedEndpoint):
         path = endpoint.compact_path if self.compacts else endpoint.count_path
         # A dry run stores nothing and asks no model; it is one of a request at the path that answers its like.
         answering = asked.path.removesuffix(path.removeprefix(endpoint.path).encode())
-        as_dry_run = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
+        answered = asked._replace(path=answering)
+        as_dry_run = answered._replace(controls=replace(asked.controls, dry_run=True))
         exchanges = services.exchanges
         try:
             exchange = await (exchanges.open_as_it_stands if self.compacts else exchanges.open)(as_dry_run)
@@ -275,12 +303,14 @@ class ReadOnly(AdmittedEndpoint):
             raise held_by_server(asked, held.reason) from None
         if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
+        if self.compacts:
+            return await serve_compaction(answered, exchange, admitted)
         target = asked.upstream.base_url, "POST", asked.path or path.encode(), asked.query
         admitted.place.ease()
         headers = compaction.accepting(asked.headers) if exchange.has_compaction else asked.headers
         reply = await services.upstream.send(UpstreamRequest(*target, headers, exchange.decision.body))
         services.callers.note_status(asked.trust, reply.status, shares=not asked.controls.no_store)
-        if not self.compacts and reply.status in _CANNOT_COUNT:
+        if reply.status in _CANNOT_COUNT:
             await reply.close()
             return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
         return Relay(endpoint, admitted.client, reply, encode_headers(exchange.headers(accepted=False)))

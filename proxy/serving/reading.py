@@ -220,7 +220,20 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         if stripped == plain:
             raise PassOn(Reason.UNREADABLE_BODY, data) from None
         raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    return _client_request(admitted, body, data if encoding else b"")
+    request = _client_request(admitted, body, data if encoding else b"")
+    return await _with_items_opened(request, admitted)
+
+
+async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) -> ClientRequest:
+    """The request with the messages that its compaction items of the proxy's own stand for; raises `BadRequest`."""
+    services, endpoint = admitted.services, request.body.endpoint
+    opened = services.compaction_items.opened(request.body, request.tenant) if endpoint.compact_path else None
+    if opened is None:
+        return request
+    admitted.place.hold(len(opened))
+    owner = admitted.owner.tenant
+    body = await wire.read_through_cache(opened, endpoint, services.message_cache, services.bounds, owner=owner)
+    return request._replace(body=body, encoded_body=b"", encoding_headers=())
 
 
 def held_by_server(request: ClientRequest, reason: Reason) -> PassOn:

@@ -133,13 +133,19 @@ class Keeper:
         return [each for each in known if (each.id, each.standing) not in seen]
 
     async def amend(
-        self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool = True
+        self,
+        recognised: Recognised,
+        change: Callable[[Session], Session],
+        *,
+        creates: bool = True,
+        index: Sequence[str] = (),
     ) -> None:
         """Changes a session outside of a turn; a failure is logged, and a session that was deleted stays deleted.
 
-        With `creates`, a session that was not stored when its request arrived is created.
+        With `creates`, a session that was not stored when its request arrived is created. A derived session is found by
+        the digests in `index` too.
         """
-        if recognised.trust.defers(lambda: self.amend(recognised, change, creates=creates)):
+        if recognised.trust.defers(lambda: self.amend(recognised, change, creates=creates, index=index)):
             return
 
         def changed(stored: Session | None) -> Session | None:
@@ -147,7 +153,8 @@ class Keeper:
             return change(session) if session else None
 
         try:
-            amending = self._stored.change(recognised.key, changed, self.ttl)
+            indexed = index if recognised.is_derived else ()
+            amending = self._stored.change(recognised.key, changed, self.ttl, indexed)
             await self._stored.write(amending, recognised.patience)
         except StoreError as error:
             self._stored.outage.failed("a session was not amended", error)

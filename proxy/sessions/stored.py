@@ -113,9 +113,11 @@ class StoredSessions:
         return await self.store.save(key, replace(write, revision=found.revision))
 
     async def change(
-        self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int
+        self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int, index: Sequence[str] = ()
     ) -> Session | None:
         """Writes the session that `change` returns for the stored one; tries again if other writers come first.
+
+        The digests in `index` lead to it from then on.
 
         `change` gets None if there is no session, and returns None if nothing is to be written; then this returns None
         too. Raises `StoreError`.
@@ -127,7 +129,7 @@ class StoredSessions:
                 changed = await asyncio.to_thread(change, session)
                 if changed is None:
                     return None
-                if await self.save(key, changed, ttl):
+                if await self.save(key, changed, ttl, index=index):
                     return changed
         raise StoreError("store-contended", "other writers were always first")
 

@@ -12,7 +12,7 @@ difference; only `upstream_window` stays as it was, because it does not change w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple
 
 from strategies.core.ledger import LEDGER, LedgerCaps
@@ -156,6 +156,13 @@ class Budget:
         """The same budget with other marks, and with their target as its goal."""
         other = replace(self, marks=marks.clamped())
         return replace(other, goal=other.target)
+
+    def triggered_at(self, tokens: int) -> Budget:
+        """This budget with its trigger at so many tokens at most, and its other marks in proportion."""
+        if tokens >= self.trigger:
+            return self
+        share = max(tokens, 1) / self.trigger
+        return self.with_marks(Marks(*[mark * share for mark in astuple(self.marks)]))
 
     def bounded(self, size: int) -> Budget:
         """This budget with a usable part of at most `size`, and all else in proportion to that."""

@@ -28,7 +28,8 @@ _MAX_LINES = 12  # the longest lines of a text that are looked at: clients add s
 _MAX_MESSAGES, _MAX_TEXTS = 8, 8  # messages that are looked at, the last ones of the beginning, and texts of each
 _MAX_OPENING = 2_000  # characters before a prompt
 _PROMPTS, _OPENINGS = keywords("compaction_prompts"), keywords("compaction_openings")
-_MARKERS = [prompt.encode() for prompt in _PROMPTS]
+PROMPT_WORDS = [prompt.encode() for prompt in _PROMPTS]
+"""One of these is in the bytes of each message that is a prompt."""
 _SUMMARY = re.compile(r"<summary>(.*)</summary>", re.DOTALL)
 _THINKING = re.compile(r"<analysis>.*?</analysis>", re.DOTALL)
 _SEALED = ("encrypted_content", "signature", "content")
@@ -40,9 +41,7 @@ def is_prompt(message: Message) -> bool:
 
     Clients join it with what else is the user's, such as the results before it, as a text of its own.
     """
-    if message.role is Role.ASSISTANT or not any(marker in message.data for marker in _MARKERS):
-        return False  # before the body is parsed, which may be long
-    return any(map(_begins_as_prompt, _texts(message.body.get("content"))))
+    return message.role is not Role.ASSISTANT and any(map(_begins_as_prompt, _texts(message.body.get("content"))))
 
 
 def _begins_as_prompt(text: str) -> bool:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from tests.http.test_agents import MESSAGES, RESPONSES, Api
+from tests.http.test_responses import response_in
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
 from tests.support.replicas import replicas
+from tests.support.responses_upstream import COMPACT
 from tests.support.wire import Answer
 
 Json = dict[str, Any]
@@ -31,11 +33,10 @@ PREFACE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Tool ca
 CLAUDE_PROMPT = f"{PREFACE}Your task is to create a detailed summary of the conversation so far."
 CODEX_PROMPT = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary for another LLM."
 SIGNED = {"type": "compaction", "content": "The parser was read.", "signature": "c2lnbmVk"}
-ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl" * 8}
 
 
 def is_asked_to_compact(body: Json) -> bool:
-    last = json.dumps((body.get("messages") or body.get("input"))[-1])
+    last = json.dumps((body.get("messages") or body["input"])[-1])
     return "compaction" in body or any(word in last for word in ("summary of", "CHECKPOINT", "compaction_trigger"))
 
 
@@ -51,8 +52,8 @@ class Client:
     api: Api
     asks: Callable[[Json], Json]
     answer: str | list[Json]
-    goes_on: Callable[[list[Json]], list[Json]]
-    """The list behind the compaction, by the list before it."""
+    goes_on: Callable[[list[Json], Answer], list[Json]]
+    """The list behind the compaction, by the list before it and the answer."""
     path: str = ""
 
     def script(self, body: Json) -> Sequence[Json] | str:
@@ -94,25 +95,32 @@ CLIENTS = {
         MESSAGES,
         joined,
         SUMMARY,
-        lambda _: [user(f"{CONTINUED}{said(SUMMARY)}\n\nIf you need details, read the transcript.")],
+        lambda _, __: [user(f"{CONTINUED}{said(SUMMARY)}\n\nIf you need details, read the transcript.")],
     ),
     "Codex, local": Client(
         RESPONSES,
         with_last("input", user(CODEX_PROMPT)),
         SUMMARY,
-        lambda items: [*users_of(items), user(f"{HANDED_OVER}\n{SUMMARY}")],
+        lambda items, _: [*users_of(items), user(f"{HANDED_OVER}\n{SUMMARY}")],
     ),
     "Codex, by a trigger": Client(
         RESPONSES,
         with_last("input", {"type": "compaction_trigger"}),
-        [ITEM],
-        lambda items: [*users_of(items), ITEM, user("Go on, please.")],
+        "",
+        lambda items, answer: [*users_of(items), *response_in(answer)["output"], user("Go on, please.")],
+    ),
+    "the endpoint's": Client(
+        RESPONSES,
+        lambda body: {key: value for key, value in body.items() if key not in ("stream", "store")},
+        "",
+        lambda _, answer: [*answer.json()["output"], user("Go on, please.")],
+        COMPACT,
     ),
     "an SDK of Anthropic's": Client(
         MESSAGES,
         lambda body: {**body, "compaction": {"type": "summarize"}},
         [SIGNED],
-        lambda _: [{"role": "user", "content": [SIGNED, {"type": "text", "text": "Go on, please."}]}],
+        lambda _, __: [{"role": "user", "content": [SIGNED, {"type": "text", "text": "Go on, please."}]}],
     ),
 }
 each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
@@ -129,12 +137,13 @@ def test_a_clients_own_compaction_goes_on_with_its_branch(client: Client, sessio
         if session:
             agent.body = with_session(agent.body)
         name = played(agent, proxy)
-        calls = len(upstream.journal.to(client.api.path))
+        path = client.path or client.api.path
+        calls = len(upstream.journal.to(path))
         answer = client.compact(proxy.url, agent)
         proxy.quiet()
         assert (answer.action, answer.reason) == ("replayed", "client-compaction")
-        assert len(upstream.journal.to(client.api.path)) == calls + 1
-        listed = client.goes_on(items_of(agent))
+        assert len(upstream.journal.to(path)) == calls + 1
+        listed = client.goes_on(items_of(agent), answer)
         first = sent(client, agent, listed)
         assert (first.session, first.branch, first.reason) == (name, "main", "below-marks")
         assert client.api.views(upstream)[-1] == listed
@@ -157,9 +166,9 @@ def test_another_replica_knows_the_answer_too(redis: RedisServer) -> None:
     ):
         agent = client.api.tests.Agent(first)
         names = {agent.turn().session for _ in range(14)}
-        client.compact(first, agent)
+        answer = client.compact(first, agent)
         agent.url = second
-        answer = sent(client, agent, client.goes_on(items_of(agent)))
+        answer = sent(client, agent, client.goes_on(items_of(agent), answer))
         assert (answer.session in names, answer.branch) == (True, "main")
 
 

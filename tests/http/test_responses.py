@@ -10,6 +10,7 @@ import pytest
 
 from strategies.prompts import prompt
 from tests.support import wire
+from tests.support.prefixes import sealed
 from tests.support.proxy import running_proxy
 from tests.support.replies import stream as event_stream
 from tests.support.responses_upstream import (
@@ -141,7 +142,8 @@ def test_the_upstreams_compaction_is_sent_the_standing_view(stream: bool, tmp_pa
         assert asked["input"][:kept] == client_bodies(upstream)[-1]["input"]
         assert asked["tools"] == TOOLS
         assert upstream.refusals == []
-        assert store_rows(tmp_path / "c.db") == before
+        marked = {**before, "index": before["index"] + 1}  # by which the answer is known when it comes back
+        assert store_rows(tmp_path / "c.db") == marked
         planned = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-dry-run", "true")])
         assert planned.json()["action"] == "replayed"
         off = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-strategy", "off")])
@@ -172,7 +174,7 @@ def dropped_reasoning(upstream: StrictResponses) -> list[str]:
 
 
 def test_an_opaque_history_and_late_tools_stay_whatever_is_condensed() -> None:
-    opaque = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
+    opaque = {"type": "compaction", "id": "cmp_1", "encrypted_content": sealed("compaction", "1")}
     tools = {"type": "additional_tools", "role": "developer", "tools": TOOLS}
     with StrictResponses(reader) as upstream, running_proxy(upstream.url, strategy="recent", window=WINDOW) as proxy:
         agent = Agent(proxy.url)

@@ -6,18 +6,20 @@
     with StrictResponses(script, window=32_000) as upstream:
         client = OpenAI(base_url=upstream.base_url, api_key="k")
 
-Rules are those of `strict_responses.refused`. Replies are kept unless `store` is false, for `previous_response_id` and
-references. Reasoning behind another prefix is dropped and told of. `refusals` holds every refusal.
+Rules are those of `strict_responses.refused`. It compacts in all three ways, but for those that it `lacks`: the page
+"Compaction" of developers.openai.com describes the endpoint, the trigger and `context_management`. Replies are kept
+unless `store` is false, for `previous_response_id` and references. Reasoning behind another prefix is dropped and told
+of. `refusals` holds every refusal.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counting
 from typing import Any, Literal
 
 from tests.support import replies
-from tests.support.prefixes import Cache, event, name_of, pieces, tokens
+from tests.support.prefixes import Cache, event, name_of, pieces, sealed, tokens
 from tests.support.recording import Exchange
 from tests.support.replies import CREATED, Json, Reply
 from tests.support.strict_responses import Known, Refusal, boundaries, kind_of, mismatched, produced, refusal_of
@@ -27,7 +29,9 @@ RESPONSES = "/v1/responses"
 COUNT = "/v1/responses/input_tokens"
 COMPACT = "/v1/responses/compact"
 OVERFLOW = "Your input exceeds the context window of this model. Please adjust your input and try again."
+TRIGGER = "compaction_trigger"
 Overflow = Literal["status", "failed", "error"]
+Lack = Literal["endpoint", "trigger", "context_management"]
 Body = Mapping[str, Any]
 
 
@@ -72,12 +76,18 @@ class StrictResponses(ScriptedUpstream):
     """Beyond `window` it refuses by `overflow`: a 400, `response.failed` or `error` behind `response.created`."""
 
     def __init__(
-        self, script: Script = lambda body: "Done.", *, window: int | None = None, overflow: Overflow = "status"
+        self,
+        script: Script = lambda body: "Done.",
+        *,
+        window: int | None = None,
+        overflow: Overflow = "status",
+        lacks: Collection[Lack] = (),
     ) -> None:
         super().__init__()
         self.script = script
         self.window = window
         self.overflow = overflow
+        self.lacks = lacks
         self.refusals: list[str] = []
         self.cache = Cache()
         self.known: dict[str, Known] = {}
@@ -89,7 +99,11 @@ class StrictResponses(ScriptedUpstream):
             return None
         if not (exchange.header("authorization") or "").startswith("Bearer "):
             return self._bad(Refusal("Missing bearer authentication in header", param=None), 401)
+        if exchange.path.endswith(COMPACT) and "endpoint" in self.lacks:
+            return replies.json_reply({"detail": "Not Found"}, status=404)  # as FastAPI answers an unknown path
         body = exchange.json()
+        if wrong := self._lacking(body):
+            return self._bad(wrong)
         whole = self._whole(body)
         wrong = whole if isinstance(whole, Refusal) else refusal_of(whole, self.known)
         if wrong is not None:
@@ -101,6 +115,18 @@ class StrictResponses(ScriptedUpstream):
         if self.window is not None and used > self.window:
             return self._overflowing(whole)
         return _compacted(whole, used) if exchange.path.endswith(COMPACT) else self._said(body, whole)
+
+    def _lacking(self, body: Json) -> Refusal | None:
+        """The refusal of a form of compaction that the server does not know, in the words of CLIProxyAPI#3414."""
+        if "context_management" in body and "context_management" in self.lacks:
+            return Refusal("Unknown parameter: 'context_management'.", "unknown_parameter", "context_management")
+        given = body.get("input")
+        items = given if isinstance(given, list) else []
+        place = next((i for i, item in enumerate(items) if kind_of(item) == TRIGGER), None)
+        if place is None or "trigger" not in self.lacks:
+            return None
+        said = f"Invalid value: '{TRIGGER}'. Supported values are: 'message', 'reasoning', and 'function_call'."
+        return Refusal(said, "invalid_value", f"input[{place}]")
 
     def _whole(self, body: Json) -> Json | Refusal:
         """The body with all of its input: as a list, behind what `previous_response_id` names."""
@@ -130,7 +156,8 @@ class StrictResponses(ScriptedUpstream):
         return replies.stream(*map(event, _numbered([*_opening(begun), ending])), done=False)
 
     def _said(self, asked: Body, body: Body) -> Reply:
-        said = self.script(body)
+        is_trigger = kind_of(body["input"][-1]) == TRIGGER
+        said = [_opaque(body)] if is_trigger else self.script(body)
         if not isinstance(said, ScriptedAnswer):
             said = ScriptedAnswer([message(said)] if isinstance(said, str) else list(said))
         reply = name_of(json.dumps([body["input"], asked.get("instructions")], sort_keys=True))
@@ -195,14 +222,18 @@ def _response(body: Body, output: Sequence[Json], status: str, incomplete: str |
 def _compacted(body: Body, used: int) -> Reply:
     """What `/responses/compact` answers: the user's messages and one opaque item."""
     users = [item for item in body["input"] if kind_of(item) == "message" and item.get("role") == "user"]
-    blob = name_of(json.dumps(body["input"]))
-    opaque = {"type": "compaction", "id": f"cmp_{blob}", "encrypted_content": blob}
+    blob, opaque = name_of(json.dumps(body["input"])), _opaque(body)
     spent = {"cached_tokens": 0, "cache_write_tokens": 0}
     usage = {"input_tokens": used, "input_tokens_details": spent, "output_tokens": 9, "total_tokens": used + 9}
     usage["output_tokens_details"] = {"reasoning_tokens": 0}
     head = {"id": f"resp_{blob}", "object": "response.compaction", "created_at": CREATED}
     kept = [{"type": "message", "id": f"msg_{blob}{i}", "status": "completed", **item} for i, item in enumerate(users)]
     return replies.json_reply({**head, "output": [*map(_listed, kept), opaque], "usage": usage})
+
+
+def _opaque(body: Body) -> Json:
+    blob = name_of(json.dumps(body["input"]))
+    return {"type": "compaction", "id": f"cmp_{blob}", "encrypted_content": sealed("compaction", blob)}
 
 
 def _listed(item: Json) -> Json:
@@ -246,6 +277,8 @@ def _begun(item: Json) -> Json:
 
 def _item_events(item: Json) -> Iterator[Json]:
     match item["type"]:
+        case "compaction":
+            yield {"type": "response.compaction.compacting"}
         case "message":
             for place, part in enumerate(item["content"]):
                 yield from _text_events(part, {"content_index": place})

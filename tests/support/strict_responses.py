@@ -92,7 +92,11 @@ def _shape(items: Sequence[Json], known: Mapping[str, Known]) -> Iterator[Refusa
                     f"Missing required parameter: '{where}.output'.", "missing_required_parameter", f"{where}.output"
                 )
             case "compaction_trigger" if index + 1 < len(items):
-                yield Refusal("'compaction_trigger' must be the last input item.", "invalid_value", where)
+                yield Refusal("The 'compaction_trigger' item must be the final input item.", "invalid_value", where)
+            case "compaction" if unsealed(item.get(_KEY)) is None:
+                # Only its maker reads it: openai/codex#36704, and the page "Compaction" of developers.openai.com.
+                said = f"The encrypted content for item {item.get('id')} could not be verified."
+                yield Refusal(said, "invalid_encrypted_content", where)
 
 
 def _message(item: Json, where: str) -> Iterator[Refusal]:

@@ -90,7 +90,7 @@ REFUSED: list[tuple[str, Json]] = [
         "Invalid type for 'input[1].arguments': expected a string, but got an object instead.",
         body(TASK, {**call("a"), "arguments": {}}, output("a")),
     ),
-    ("'compaction_trigger' must be the last input item.", body({"type": "compaction_trigger"}, TASK)),
+    ("The 'compaction_trigger' item must be the final input item.", body({"type": "compaction_trigger"}, TASK)),
     ("Missing required parameter: 'input[0].content'.", body({"role": "user"})),
 ]
 
