@@ -41,6 +41,8 @@ class Counting:
     def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
         if is_own(body):
             return f"<summary>{SUMMARY}</summary>"
+        if "create a detailed summary of" in json.dumps(body["messages"][-2:]):
+            return f"<analysis>\nI think of what was counted.\n</analysis>\n\n<summary>\n{SUMMARY}\n</summary>"
         self.step += 1
         if self.step > ROUNDS:
             return [thinking("Done."), text("All is counted.")]
@@ -53,7 +55,7 @@ def is_own(body: Mapping[str, Any]) -> bool:
     return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
 
 
-def run(address: str, folder: Path, before: Sequence[str] = ()) -> str:
+def run(address: str, folder: Path, before: Sequence[str] = (), **variables: str) -> str:
     """What Claude Code prints at the end, started by the words `before` it."""
     home, work = folder / "home", folder / "work"
     home.mkdir()
@@ -63,7 +65,13 @@ def run(address: str, folder: Path, before: Sequence[str] = ()) -> str:
     done = subprocess.run(
         [*before, *CLAUDE, "-p", TASK, *options],
         cwd=work,
-        env={**os.environ, **mine, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            **mine,
+            **variables,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "PYTHONPATH": str(ROOT),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -88,6 +96,19 @@ def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(tmp_path:
         assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
         assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
     assert_the_session_file_holds_what_was_sent(tmp_path, asked[-1].json())
+
+
+def test_a_claude_code_that_compacts_by_itself_stays_on_its_branch(tmp_path: Path) -> None:
+    early = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "30"}
+    with (
+        StrictMessages(Counting()) as upstream,
+        running_proxy(upstream.url, strategy="mask+extract", window=4 * WINDOW) as proxy,
+    ):
+        assert run(proxy.url, tmp_path, **early) == "All is counted."
+        asked = proxy.journal.to(MESSAGES)
+        reasons = [exchange.response_header("x-condenser-reason") for exchange in asked]
+        assert reasons.count("client-compaction") >= 2
+        assert {exchange.response_header("x-condenser-branch") for exchange in asked} == {"main"}
 
 
 def assert_the_session_file_holds_what_was_sent(folder: Path, last: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(not CODEX, reason="the Codex CLI is NOT TESTED: 
 WINDOW, ROUNDS = 32_000, 40
 TASK = "Review all modules in src one after the other. Keep rule ALPHA-77 in mind."
 COMMON = 'model = "gpt-5.2-codex"\ncheck_for_update_on_startup = false\n\n[analytics]\nenabled = false\n'
+METADATA = "x-codex-turn-metadata"
 PATIENCE = 200  # seconds for one run of Codex, which takes about seven
 
 
@@ -39,6 +40,8 @@ class Reviewer:
     def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
         if is_own(body):
             return f"<summary>{SUMMARY}</summary>"
+        if asks_to_compact(body):
+            return f"Some parts are reviewed, and ALPHA-77 holds in each of them.\n{SUMMARY}"
         self.step += 1
         if self.step > ROUNDS:
             return [reasoning("Done."), message("All is reviewed.")]
@@ -55,11 +58,15 @@ def is_own(body: Mapping[str, Any]) -> bool:
     return "prompt_cache_key" not in body
 
 
-def run(proxy: Proxy, folder: Path, **provider: object) -> str:
+def asks_to_compact(body: Mapping[str, Any]) -> bool:
+    return "CONTEXT CHECKPOINT COMPACTION" in json.dumps(body["input"][-1])
+
+
+def run(proxy: Proxy, folder: Path, common: str = COMMON, **provider: object) -> str:
     """The last words of a run of Codex with its own settings."""
     named = {"name": "Condenser", "base_url": proxy.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     members = [f"{key} = {json.dumps(value)}" for key, value in {**named, **provider}.items()]
-    settings = 'model_provider = "condenser"\n' + COMMON + "\n[model_providers.condenser]\n" + "\n".join(members)
+    settings = 'model_provider = "condenser"\n' + common + "\n[model_providers.condenser]\n" + "\n".join(members)
     return run_codex([], folder, settings)
 
 
@@ -92,7 +99,7 @@ def run_codex(before: Sequence[str], folder: Path, settings: str, **variables: s
     ("strategy", "provider"), [("mask+half-window", {}), ("recent", {"supports_websockets": True})]
 )
 def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
-    strategy: str, provider: dict[str, bool], tmp_path: Path
+    strategy: str, provider: dict[str, Any], tmp_path: Path
 ) -> None:
     """A Codex that would use a web socket is refused it, and goes on over HTTP."""
     with (
@@ -123,6 +130,24 @@ def assert_the_rollout_holds_what_was_sent(folder: Path, last: Mapping[str, Any]
     assert kept.members["instructions"].startswith("You are a coding agent running in the Codex CLI")
     read, sent = ([kept.endpoint.dialect.read(item) for item in some] for some in (kept.messages, last["input"]))
     assert read[: ends[-1]] == sent[1:]  # it sends the instructions as an item of their own
+
+
+@pytest.mark.parametrize("name", ["Condenser", "OpenAI"], ids=["by a prompt", "by a trigger that is refused"])
+def test_a_codex_that_compacts_by_itself_stays_on_its_branch(name: str, tmp_path: Path) -> None:
+    common = f"model_auto_compact_token_limit = 20000\n{COMMON}"
+    with (
+        StrictResponses(Reviewer(), lacks=["endpoint", "trigger"]) as upstream,
+        running_proxy(upstream.url, strategy="mask+extract", window=2 * WINDOW) as proxy,
+    ):
+        assert run(proxy, tmp_path, common, name=name) == "All is reviewed."
+        asked = proxy.journal.to(RESPONSES)
+        compactions = [each for each in asked if '"request_kind":"compaction"' in (each.header(METADATA) or "")]
+        reasons = {each.response_header("x-condenser-reason") for each in compactions}
+        branches = {(each.response_header("x-condenser-branch") or "").rstrip("+") for each in asked}
+        assert len(compactions) >= 2
+        assert reasons == ({"client-compaction"} if name == "Condenser" else {None})
+        assert branches == {"main"}
+        assert len(upstream.refusals) == (name == "OpenAI")
 
 
 def test_under_wrap_codex_needs_no_setting_and_goes_past_nobody(tmp_path: Path) -> None:
