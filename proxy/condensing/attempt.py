@@ -93,8 +93,6 @@ class Attempts:
             decision = decision._replace(reason=context.offer.reason)
         if not (context.kept.chain and context.may_store) or _is_too_small(decision):
             return Attempt(decision)
-        if context.compacting is not None and context.branch is None:
-            return Attempt(decision)  # nothing of the conversation is known, and a summary of it opens no branch
         decision = decision._replace(session=context.recognised.stored_id)
         if self.keeper.refused:
             decision = degraded(decision, self.keeper.refused)

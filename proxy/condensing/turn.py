@@ -403,8 +403,9 @@ class RequestContext(NamedTuple):
 
     @property
     def may_store(self) -> bool:
-        controls = self.request.controls
-        return not (controls.no_store or controls.dry_run or self.recognised.failure)
+        """Whether anything of the request may be kept; a compaction of what is not known yet opens no branch."""
+        controls, is_unknown = self.request.controls, self.compacting is not None and self.branch is None
+        return not (controls.no_store or controls.dry_run or self.recognised.failure or is_unknown)
 
 
 class Decision(NamedTuple):

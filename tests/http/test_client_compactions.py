@@ -7,6 +7,7 @@ an id and without one.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
 from tests.support.replicas import replicas
 from tests.support.responses_upstream import COMPACT
+from tests.support.stage import EMPTY, store_rows
 from tests.support.wire import Answer
 
 Json = dict[str, Any]
@@ -156,6 +158,23 @@ def test_a_clients_own_compaction_goes_on_with_its_branch(client: Client, sessio
 
 def with_session(body: Callable[[], Json]) -> Callable[[], Json]:
     return lambda: {**body(), "condenser": {"session": "s"}}
+
+
+def test_a_compaction_that_would_not_fit_is_condensed_and_opens_no_branch(tmp_path: Path) -> None:
+    client = CLIENTS["Claude Code"]
+    store = {"url": f"sqlite:///{tmp_path / 'c.db'}"}
+    with (
+        client.api.upstream(client.script) as upstream,
+        running_proxy(upstream.url, strategy="mask+extract", window=200_000) as elsewhere,
+        running_proxy(upstream.url, strategy="mask+extract", window=WINDOW // 2, store=store) as proxy,
+    ):
+        agent = client.api.tests.Agent(elsewhere.url)
+        for _ in range(24):
+            agent.turn()
+        answer = client.compact(proxy.url, agent)
+        assert (answer.action, answer.trigger) == ("condensed", "context_limit")
+        assert store_rows(tmp_path / "c.db") == EMPTY
+        assert sent(client, agent, [user("Begin."), *said_by(client), user("Go on.")]).branch == "main"
 
 
 def test_another_replica_knows_the_answer_too(redis: RedisServer) -> None:

@@ -65,6 +65,8 @@ def test_an_sdk_compacts_at_an_upstream_without_the_endpoint() -> None:
         agent.items = [*output, GO_ON, *response_in(answer)["output"]]
         assert ask(agent, [*agent.items, *results(agent.items), GO_ON]).branch == "main"
         assert client_bodies(upstream)[-1]["input"][: len(view)] == view
+        assert ask(agent, [*output, GO_ON], ("x-condenser-strategy", "off")).reason == "strategy-off"
+        assert client_bodies(upstream)[-1]["input"] == view
         assert upstream.refusals == []
 
 
