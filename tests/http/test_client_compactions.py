@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.http.test_agents import MESSAGES, RESPONSES, Api
+from tests.http.test_messages import said_in
 from tests.http.test_responses import response_in
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
@@ -34,7 +35,7 @@ SUMMARY = (
 PREFACE = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Tool calls will be REJECTED.\n\n"
 CLAUDE_PROMPT = f"{PREFACE}Your task is to create a detailed summary of the conversation so far."
 CODEX_PROMPT = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary for another LLM."
-SIGNED = {"type": "compaction", "content": "The parser was read.", "signature": "c2lnbmVk"}
+BETA = ("anthropic-beta", "compact-2026-09-04")
 
 
 def is_asked_to_compact(body: Json) -> bool:
@@ -53,10 +54,16 @@ class Client:
 
     api: Api
     asks: Callable[[Json], Json]
-    answer: str | list[Json]
+    answer: str
     goes_on: Callable[[list[Json], Answer], list[Json]]
     """The list behind the compaction, by the list before it and the answer."""
     path: str = ""
+    headers: Sequence[tuple[str, str]] = ()
+
+    @property
+    def upstream(self) -> Any:
+        more = {"compacts": True} if BETA in self.headers else {}
+        return self.api.upstream(self.script, **more)
 
     def script(self, body: Json) -> Sequence[Json] | str:
         if is_asked_to_compact(body):
@@ -66,7 +73,7 @@ class Client:
 
     def compact(self, proxy: str, agent: Any) -> Answer:
         path = self.path or self.api.path
-        answer = wire.post_json(proxy, path, self.asks(agent.body()), self.api.key)
+        answer = wire.post_json(proxy, path, self.asks(agent.body()), [*self.api.key, *self.headers])
         assert answer.status == 200, answer.body
         return answer
 
@@ -121,8 +128,9 @@ CLIENTS = {
     "an SDK of Anthropic's": Client(
         MESSAGES,
         lambda body: {**body, "compaction": {"type": "summarize"}},
-        [SIGNED],
-        lambda _, __: [{"role": "user", "content": [SIGNED, {"type": "text", "text": "Go on, please."}]}],
+        "",
+        lambda _, answer: [{"role": "user", "content": [*said_in(answer), {"type": "text", "text": "Go on, please."}]}],
+        headers=[BETA],
     ),
 }
 each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
@@ -132,7 +140,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.ke
 @pytest.mark.parametrize("session", [True, False], ids=["with an id", "without"])
 def test_a_clients_own_compaction_goes_on_with_its_branch(client: Client, session: bool) -> None:
     with (
-        client.api.upstream(client.script) as upstream,
+        client.upstream as upstream,
         running_proxy(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
     ):
         agent = client.api.tests.Agent(proxy.url)
@@ -164,7 +172,7 @@ def test_a_compaction_that_would_not_fit_is_condensed_and_opens_no_branch(tmp_pa
     client = CLIENTS["Claude Code"]
     store = {"url": f"sqlite:///{tmp_path / 'c.db'}"}
     with (
-        client.api.upstream(client.script) as upstream,
+        client.upstream as upstream,
         running_proxy(upstream.url, strategy="mask+extract", window=200_000) as elsewhere,
         running_proxy(upstream.url, strategy="mask+extract", window=WINDOW // 2, store=store) as proxy,
     ):
@@ -180,7 +188,7 @@ def test_a_compaction_that_would_not_fit_is_condensed_and_opens_no_branch(tmp_pa
 def test_another_replica_knows_the_answer_too(redis: RedisServer) -> None:
     client = CLIENTS["Codex, local"]
     with (
-        client.api.upstream(client.script) as upstream,
+        client.upstream as upstream,
         replicas(2, upstream.url, redis.url, strategy="mask", window=WINDOW) as (first, second),
     ):
         agent = client.api.tests.Agent(first)
@@ -213,6 +221,6 @@ def said_by(client: Client) -> list[Json]:
 
 def sent(client: Client, agent: Any, listed: list[Json]) -> Answer:
     body = {**agent.body(), client.api.listed: listed}
-    answer = wire.post_json(agent.url, client.api.path, body, client.api.key)
+    answer = wire.post_json(agent.url, client.api.path, body, [*client.api.key, *client.headers])
     assert answer.status == 200, answer.body
     return answer
