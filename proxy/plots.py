@@ -11,11 +11,11 @@ from html import escape
 from math import floor, log10
 from typing import NamedTuple
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 320, 66, 12, 40
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 300, 62, 14, 26
 BAR, LABEL, COLUMNS = 30, 190, 210
 _At = Callable[[float, float], tuple[float, float]]
 COLOURS = 4
-_LINE_HEIGHT = 13
+_LINE_HEIGHT = 18
 DASHES = ("", "7 4", "2 4", "10 4 2 4", "4 2 1 2")
 
 
@@ -55,11 +55,18 @@ class Bar(NamedTuple):
 
 
 def line_plot(
-    title: str, lines: Sequence[Line], limits: Mapping[str, float], sign: str, *, unit: str, top: float | None = None
+    title: str,
+    lines: Sequence[Line],
+    limits: Mapping[str, float],
+    sign: str,
+    *,
+    unit: str,
+    top: float | None = None,
+    has_table: bool = True,
 ) -> str:
     """A plot of lines over requests, with `limits` as level lines; `sign` says what a mark on a line means.
 
-    The scale ends at `top`, by default above all values; a line leaves the plot there.
+    The scale ends at `top`, by default above all values; a line leaves the plot there, and its last value is named.
     """
     count = max((len(line.values) for line in lines), default=1)
     values = [value for line in lines for value in line.values if value is not None]
@@ -69,18 +76,24 @@ def line_plot(
     def at(request: float, value: float) -> tuple[float, float]:
         return LEFT + width * (request - 1) / max(count - 1, 1), TOP + height * (1 - value / top)
 
-    drawn = [*_levels(top, at(1, 0)[0], WIDTH - 12, at), _text(WIDTH - 12, HEIGHT - 6, "request", "end")]
-    drawn += [
-        _text(at(n, 0)[0], HEIGHT - BOTTOM + 16, f"{n:,}", "middle") for n in sorted({1, (count + 1) // 2, count})
-    ]
-    drawn += _limits([(f"{name} {value:,.0f}", *at(1, value)) for name, value in limits.items() if value <= top])
+    drawn = list(_levels(top, at(1, 0)[0], WIDTH - 12, at))
+    for n in sorted({1, (count + 1) // 2, count}):
+        name, anchor = ("request 1", "start") if n == 1 else (f"{n:,}", "end" if n == count else "middle")
+        drawn.append(_text(at(n, 0)[0], HEIGHT - 6, name, anchor))
     for place, line in enumerate(lines):
-        within = [None if value is None or value > top else value for value in line.values]
-        drawn += _drawn(place, [None if v is None else at(i, v) for i, v in enumerate(within, 1)], line.marks)
+        drawn += _drawn(place, [None if v is None else at(i, v) for i, v in enumerate(line.values, 1)], line.marks)
+    drawn += _limits([(f"{name} {value:,.0f}", *at(1, value)) for name, value in limits.items() if value <= top])
     head = ["request", *(line.name for line in lines)]
     rows = [[f"{i + 1:,}", *(_cell(line, i) for line in lines)] for i in range(count)]
     caption = f"{title}, in {unit}. {sign}"
-    return _figure(title, caption, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
+    table = html_table(title, head, rows) if has_table else ""
+    return _figure(title, caption, HEIGHT, drawn, table, [_named(line, top) for line in lines])
+
+
+def _named(line: Line, top: float) -> str:
+    """The name of a line, and where it ends if that is above the plot."""
+    last = next((value for value in reversed(line.values) if value is not None), 0.0)
+    return f"{line.name} (at last {last:,.0f}, above the plot)" if last > top else line.name
 
 
 class Series(NamedTuple):
@@ -98,7 +111,7 @@ class Column(NamedTuple):
 def column_plot(title: str, told: str, series: Sequence[Series], columns: Sequence[Column]) -> str:
     """A plot with a column for each span of time, in which the series stand on each other."""
     top = _round_up(max([4.0, *(sum(column.values) for column in columns)]))
-    width, height, least = WIDTH - LEFT - 12, COLUMNS - TOP - BOTTOM, 1.0
+    width, height, least = WIDTH - LEFT - 12, COLUMNS - TOP - BOTTOM, 1.5
 
     def at(place: float, value: float) -> tuple[float, float]:
         return LEFT + width * (place - 1) / max(len(columns), 1), TOP + height * (1 - value / top)
@@ -119,7 +132,7 @@ def column_plot(title: str, told: str, series: Sequence[Series], columns: Sequen
         drawn += [f"<g><title>{said}</title>{''.join(parts)}</g>"] if parts else []
     for place in sorted({1, (len(columns) + 1) // 2, len(columns)}) if columns else ():
         x = at(place, 0)[0] + step / 2
-        drawn.append(_text(x, COLUMNS - BOTTOM + 16, columns[place - 1].name, "start" if place == 1 else "end"))
+        drawn.append(_text(x, COLUMNS - 6, columns[place - 1].name, "start" if place == 1 else "end"))
     rows = [[column.name, *(f"{value:,.0f}" for value in column.values)] for column in columns if any(column.values)]
     table = html_table(title, ["time (UTC)", *(one.name for one in series)], rows)
     return _figure(title, told, COLUMNS, drawn, table, series)
@@ -172,27 +185,38 @@ def _figure(
         for place, name in enumerate(names)
     ]
     legend = "".join(f"<li>{sample.format(sign)}{escape(name)}</li>" for sign, name in signs)
+    table = f"<details><summary>Table: {escape(title)}</summary>{rows}</details>" if rows else ""
     role = "group" if any(part.startswith("<a ") for part in drawn) else "img"  # an image may hold no links
     return (
         f"<figure><figcaption>{escape(told)}</figcaption>{f'<ul class=legend>{legend}</ul>' if legend else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}, plot">'
         f'<svg viewBox="0 0 {WIDTH} {height}" role="{role}" aria-label="{escape(title)}">{"".join(drawn)}</svg></div>'
-        f"<details><summary>Table: {escape(title)}</summary>{rows}</details></figure>"
+        f"{table}</figure>"
     )
 
 
 def _drawn(place: int, points: Sequence[tuple[float, float] | None], marks: Sequence[Mark]) -> Iterator[str]:
-    path, pen = [], "M"
+    path, before = [], None
     for point in points:
-        if point is not None:
-            path.append(f"{pen}{point[0]:.1f} {point[1]:.1f}")
-        pen = "M" if point is None else "L"
+        if point is not None and point[1] >= TOP:
+            start = "" if before is None else f"M{_crossing(before, point)}L" if before[1] < TOP else "L"
+            path.append(f"{start or 'M'}{point[0]:.1f} {point[1]:.1f}")
+        elif point is not None and before is not None and before[1] >= TOP:
+            path.append(f"L{_crossing(before, point)}")
+        before = point
     yield f'<path {_stroke(place)} d="{"".join(path)}"/>'
     for mark in marks:
-        if point := points[mark.request - 1]:
+        point = points[mark.request - 1]
+        if point and point[1] >= TOP:
             sign = SHAPES[mark.shape].format(place % COLOURS, *point)
             told = f"<title>{escape(mark.told)}</title>" if mark.told else ""
             yield f'<a href="{escape(mark.link)}">{told}{sign}</a>' if mark.link else f"<g>{told}{sign}</g>"
+
+
+def _crossing(one: tuple[float, float], other: tuple[float, float]) -> str:
+    """Where the line between two points crosses the upper edge."""
+    share = (TOP - one[1]) / (other[1] - one[1])
+    return f"{one[0] + share * (other[0] - one[0]):.1f} {TOP}"
 
 
 def _limits(levels: Sequence[tuple[str, float, float]]) -> Iterator[str]:
@@ -209,11 +233,21 @@ def _stroke(place: int) -> str:
 
 
 def _levels(top: float, left: float, right: float, at: _At) -> Iterator[str]:
-    for part in range(5):
-        y = at(1, top * part / 4)[1]
+    """Level lines at round values, about four of them."""
+    power = 10.0 ** floor(log10(top / 4))
+    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= top / 4 * 0.8)
+    for part in range(int(top / step * 1.000001) + 1):
+        y = at(1, step * part)[1]
         yield f'<line class="grid" x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        level = top * part / 4
-        yield _text(left - 6, y + 4, f"{level:,.0f}" if top >= 100 else f"{level:,.10g}", "end")
+        yield _text(left - 6, y + 4, _short(step * part, top), "end")
+
+
+def _short(value: float, top: float) -> str:
+    """A value of a scale that ends at `top`, in few characters: `2.5M`, `40k`, `750`."""
+    for least, size, sign in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if value and top >= least:
+            return f"{value / size:,.6g}{sign}"
+    return f"{value:,.10g}"
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

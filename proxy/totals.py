@@ -19,10 +19,12 @@ def money(amount: float, currency: str) -> str:
 
 
 def spent_and_saved(sums: Mapping[str, int], currency: str) -> tuple[str, str]:
-    """What requests cost, and what was saved on those that would have fitted anyway less what that took, in words."""
+    """What requests cost; and a clause on what was saved on those that would have fitted anyway, less what it took."""
     net = sums.get("saved_cost", 0) - sums.get("own_cost", 0) - sums.get("reread_cost", 0)
     about = "about " if sums.get("unreported") else ""
-    return about + money(sums.get("cost", 0) / MILLION, currency), money(net / MILLION, currency)
+    amount = money(abs(net) / MILLION, currency)
+    balance = f"condensing saved {amount} net" if net >= 0 else f"condensing cost {amount} more than it saved"
+    return about + money(sums.get("cost", 0) / MILLION, currency), balance
 
 
 def sentence(total: Mapping[str, int], currency: str) -> str:
@@ -33,8 +35,8 @@ def sentence(total: Mapping[str, int], currency: str) -> str:
     fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
     told = f"{fitted}; {get['failed']:,} failed."
     if get["cost"]:
-        spent, saved = spent_and_saved(get, currency)
-        told += f" Spent: {spent}. Saved net, on requests that would have fitted anyway: {saved}."
+        spent, balance = spent_and_saved(get, currency)
+        told += f" Spent: {spent}. On requests that would have fitted anyway, {balance}."
     return told
 
 

@@ -241,8 +241,8 @@ def _paid(sums: Counter[str], currency: str) -> _Rows:
     if sums["reread_tokens"]:
         yield "lost cache", f"{sums['reread_tokens']:,} tokens read anew after a condensation"
     if sums["cost"]:
-        spent, saved = spent_and_saved(sums, currency)
-        yield "money", f"{spent} spent; {saved} saved net"
+        spent, balance = spent_and_saved(sums, currency)
+        yield "money", f"{spent} spent; on requests that would have fitted anyway, {balance}"
 
 
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:
@@ -257,3 +257,4 @@ def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace
         yield "look", f"{wrapping} show {shlex.quote(name)}"
     if len(ids) > _MAX_LOOKS:
         yield "", f"and {len(ids) - _MAX_LOOKS} more: {wrapping} list"
+    yield "dashboard", f"{shlex.join(['condenser', 'serve', *words])} prints its address"

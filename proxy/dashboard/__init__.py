@@ -39,6 +39,7 @@ from proxy.signing import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_va
 from proxy.store.base import StoreError, StoreKey
 from proxy.totals import notices, sentence
 from strategies.core.cards import TYPES
+from strategies.core.transcript import PIN_SHARE
 
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
@@ -204,6 +205,10 @@ def _number(text: str, name: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+def _page_number(query: Form) -> int:
+    return _number(query.get("page", "1"), "page") or 1
+
+
 def _card_in(form: Form) -> dict[str, str]:
     return {"content": form.get("content", ""), "type": form.get("type", "")}
 
@@ -225,30 +230,39 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
 
 async def _shown(request: Request, services: Services, path: str, form: str) -> Response:
     query, admin = request.query_params, services.admin
+    values: dict[str, Any]
     match path.split("/"):
         case [""]:
             return await _overview(request, services, form)
         case ["requests"]:
             listed = [overview.ListedRequest(row, each) for row, each in await admin.newest_requests(_LISTED)]
-            show, words = query.get("show", ""), query.get("q", "")
+            show, words, number = query.get("show", ""), query.get("q", ""), _page_number(query)
             found = overview.requests(listed, show, words)
-            return _page("requests.html", request, form, rows=found, show=show, q=words, shows=overview.SHOWS)
+            shown = found[(number - 1) * overview.LISTED : number * overview.LISTED]
+            values = {"rows": shown, "count": len(found), "page": number, "size": overview.LISTED, "sessions": _LISTED}
+            return _page("requests.html", request, form, show=show, q=words, shows=overview.SHOWS, **values)
         case ["sessions"]:
             is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
-            number = _number(query.get("page", "1"), "page") or 1
+            number = _page_number(query)
             first, last = (number - 1) * overview.PAGE, number * overview.PAGE
             newest = admin.list_newest(last + 1 - first, first) if is_newest else None
             listed_rows = await (newest or admin.list_sessions(query.get("tenant") or None))
             rows = overview.sessions(listed_rows["data"], query.get("q", ""), query.get("sort", ""))
             rows = rows if is_newest else rows[first:]
-            values: dict[str, Any] = {"rows": rows[: overview.PAGE], "has_more": len(rows) > overview.PAGE}
-            values |= {"page": number, "unreadable": listed_rows["unreadable"]}
+            values = {"rows": rows[: overview.PAGE], "has_more": len(rows) > overview.PAGE, "page": number}
+            values |= {"unreadable": listed_rows["unreadable"], "tenants": len({row["tenant"] for row in rows})}
             return _page("sessions.html", request, form, query=query, **values)
         case ["sessions", tenant, name]:
             key = StoreKey(tenant, name)
-            shown = await admin.shown(key)
-            if shown is not None:
-                return await _session(request, services, key, shown, form)
+            # An open page asks every few seconds, and reading a whole session takes time.
+            version = blake2b(f"{await admin.version(key)} {form} {query}".encode(), digest_size=12).hexdigest()
+            if request.headers.get("if-none-match", "").removeprefix("W/") == f'"{version}"':
+                return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_HEADERS)
+            read = await admin.shown(key)
+            if read is not None:
+                response = await _session(request, services, key, read, form)
+                response.headers["etag"] = f'"{version}"'
+                return response
     raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
@@ -267,6 +281,7 @@ async def _overview(request: Request, services: Services, form: str) -> Response
         shown=shown,
         ranges=list(overview.RANGES),
         sentence=sentence(shown.total, currency),
+        tiles=overview.tiles(shown.total),
         notices=notices(shown.total, ready),
         newest=[{**row, "saved": overview.saved(row)} for row in listed["data"]],
         ready=ready,
@@ -291,6 +306,11 @@ async def _session(request: Request, services: Services, key: StoreKey, shown: S
         whole = session.visible(session.whole_text(messages[number]))
         role = messages[number].role.value
         return _page("message.html", request, form, number=number, role=role, text=whole, branch=name)
+    if "condensation" in query:
+        made = session.details_of(query["condensation"], _branch_of(shown, name))
+        if made is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return _page("condensation.html", request, form, made=made, branch=name, id=query["condensation"])
     cards = await services.memory_admin.list_cards(key) or {"data": []}
     page = _session_page(shown, name, query, services)
     return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
@@ -298,15 +318,7 @@ async def _session(request: Request, services: Services, key: StoreKey, shown: S
 
 def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], services: Services) -> dict[str, Any]:
     messages = shown.branches.get(name, [])
-    stored = next((branch for branch in shown.session.branches if branch.name == name), None)
-    branch = session.branch_of(
-        name,
-        messages,
-        shown.session.condensations,
-        stored.applied if stored else "",
-        shown.requests,
-        shown.counter.message,
-    )
+    branch = _branch_of(shown, name)
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
     asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - session.PAGE, 0)
     start = newest if asked is None else min(asked, len(messages))
@@ -319,31 +331,45 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
     total = shown.document["totals"]
     return {
         "session": shown.document,
-        "names": {each: len(found) for each, found in shown.branches.items()},
+        "names": sorted(((each, len(found)) for each, found in shown.branches.items()), key=lambda pair: -pair[1]),
         "branch": name,
         "sentence": sentence(total, services.settings.currency),
+        "opening": session.opening(branch),
         "window": session.window_of(branch, pins),
         "plot": session.plot(branch, limits),
-        "requests": branch.requests[:-_MAX_ROWS:-1],
+        "requests": branch.requests[-_MAX_ROWS:][::-1],
         "groups": session.groups(branch, pins, start),
         "start": start,
         "end": min(start + session.PAGE, len(messages)),
         "count": len(messages),
         "page": session.PAGE,
         "condensations": session.condensations_of(shown.document, branch),
-        "injected": session.injected(branch, shown.session.patches) if stored else [],
+        "injected": session.injected(branch, shown.session.patches) if messages else [],
         "verdicts": session.votes_of(shown.document),
-        "said": _said(query),
+        "said": _said(query, window),
         "card_types": TYPES,
     }
 
 
-def _said(query: Mapping[str, str]) -> str:
+def _branch_of(shown: ShownSession, name: str) -> session.Branch:
+    stored = next((branch for branch in shown.session.branches if branch.name == name), None)
+    return session.branch_of(
+        name,
+        shown.branches.get(name, []),
+        shown.session.condensations,
+        stored.applied if stored else "",
+        shown.requests,
+        shown.counter.message,
+    )
+
+
+def _said(query: Mapping[str, str], window: int | None) -> str:
     """What the last form did, as the address says; "" if the page was opened otherwise."""
     done = query.get("done", "")
     number = _number(query.get("message", query.get("at", "")), "at")
     told = {
-        "pin": f"Message {number} is pinned: it stays word for word.",
+        "pin": f"Message {number} is pinned: it stays word for word."
+        + (f" All pinned messages together may take {window // PIN_SHARE:,} tokens." if window else ""),
         "unpin": "The message is no longer pinned.",
         "revert": "The condensation is taken back: the longer prompt is sent again where it fits.",
         "forget": "The memory card is deleted.",
@@ -355,13 +381,18 @@ def _said(query: Mapping[str, str]) -> str:
 
 def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
     # Addresses are relative, so that the pages also work behind a path prefix.
-    depth = request.scope["path"].removeprefix("/_condenser/").count("/")
-    text = _TEMPLATES.get_template(template).render(root="../" * depth or "./", form=form, **values)
+    path = request.scope["path"].removeprefix("/_condenser/")
+    here, root = path.removeprefix("pages/").partition("/")[0], "../" * path.count("/") or "./"
+    text = _TEMPLATES.get_template(template).render(root=root, here=here, form=form, **values)
     return HTMLResponse(text, status, _HEADERS)
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M:%S")
+
+
+def _minute(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %H:%M")
 
 
 def _environment() -> Environment:
@@ -372,7 +403,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=session.visible)
+    templates.filters.update(
+        moment=_moment, minute=_minute, thousands=lambda number: f"{number:,.0f}", visible=session.visible
+    )
+    templates.filters["done"] = lambda action: overview.DONE.get(action, action)
     return templates
 
 

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.plots import Column, Series, column_plot
+from proxy.reasons import Action
 from proxy.sessions.requests import RequestRecord
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list
-LISTED = 300  # requests in their list
+LISTED = 100  # requests on a page of their list
 RANGES: Mapping[str, tuple[int, int]] = {"1h": (3_600, 300), "24h": (86_400, 1_800), "7d": (7 * 86_400, 3 * 3_600)}
 """The ranges of the overview: their seconds, and the seconds of one column in its charts."""
 Totals = Mapping[str, int]
@@ -51,11 +52,12 @@ def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Rang
         for at, one in named
     ]
     requests = [Column(at, kinds(one)) for at, one in named]
+    each = f"A column is {step // 60} minutes (UTC)." if step < 3_600 else f"A column is {step // 3_600} hours (UTC)."
     return Range(
         name,
         total,
-        column_plot("Prompt tokens", "Prompt tokens, by our own count.", TOKENS, tokens),
-        column_plot("Requests", "Requests by what was done with them.", KINDS, requests),
+        column_plot("Prompt tokens", f"Prompt tokens, by our own count. {each}", TOKENS, tokens),
+        column_plot("Requests", f"Requests by what was done with them. {each}", KINDS, requests),
     )
 
 
@@ -65,6 +67,28 @@ def kinds(total: Counter[str]) -> tuple[int, int, int]:
     failed = min(total["failed"], total["requests"])
     answered = max(total["requests"] - failed, 0)
     return max(answered - condensed, 0), min(condensed, answered), failed
+
+
+def tiles(total: Mapping[str, int]) -> list[tuple[str, str, int, str]]:
+    """The figures of the overview: the name of each, where it leads, its amount, and what it counts."""
+    get = Counter(total)
+    return [
+        (
+            "Requests rescued",
+            "requests?show=rescued",
+            get["rescued"],
+            f"of {get['requests']:,}: did not fit uncondensed",
+        ),
+        ("Tokens saved", "sessions?sort=saved", get["saved_tokens"], "on requests that would have fitted anyway"),
+        (
+            "Own model calls",
+            "sessions?sort=own",
+            get["own_tokens"],
+            f"tokens, in {get['own_calls']:,} calls of Condenser",
+        ),
+        ("Lost cache hits", "requests?show=reread", get["reread_tokens"], "tokens read anew after a condensation"),
+        ("Failed", "requests?show=failed", get["failed"], "requests without an answer"),
+    ]
 
 
 # -- sessions and requests -----------------------------------------------------------------------------------------
@@ -79,6 +103,7 @@ SORTS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "size": lambda row: row["totals"].get("client_tokens", 0),
     "saved": saved,
     "rescued": lambda row: row["totals"].get("rescued", 0),
+    "own": lambda row: row["totals"].get("own_tokens", 0),
     "condensed": lambda row: row["condensations"],
     "requests": lambda row: row["totals"].get("requests", 0),
 }
@@ -99,8 +124,20 @@ SHOWS: Mapping[str, tuple[str, Callable[[RequestRecord], bool]]] = {
     "condensed": ("newly condensed", lambda record: record.action == "condensed"),
     "failed": ("failed", lambda record: record.status >= 400),
     "degraded": ("degraded", lambda record: record.action == "degraded"),
+    "reread": ("with lost cache hits", lambda record: record.reread > 0),
 }
 """The filters of the list of requests: the name of each, and which requests it shows."""
+
+
+DONE: Mapping[str, str] = {
+    Action.PASSED: "unchanged",
+    Action.REPLAYED: "condensed earlier",
+    Action.CONDENSED: "newly condensed",
+    Action.WOULD_CONDENSE: "only observed",
+    Action.BYPASSED: "bypassed",
+    Action.DEGRADED: "degraded",
+}
+"""What was done with a request, in words, by the value of `X-Condenser-Action`."""
 
 
 class ListedRequest(NamedTuple):
@@ -116,4 +153,4 @@ def requests(listed: Iterable[ListedRequest], show: str, query: str) -> list[Lis
         for one in listed
         if keeps(one.record) and all(word in f"{one.session['id']} {one.record.model}".lower() for word in words)
     ]
-    return sorted(found, key=lambda one: -one.record.at)[:LISTED]
+    return sorted(found, key=lambda one: -one.record.at)

@@ -23,11 +23,12 @@ from strategies.core.transcript import Transcript
 
 PAGE = 200  # messages on a page
 SHOWN = 600  # characters that are shown of a message before it is unfolded
+_OPENING = 160  # characters of the first user message under the title
 _DRAWN = 1_000  # requests in the plot
 _ABOVE = 1.2  # how far above the window the scale of the plot ends
 
 CAUSES: Mapping[str, str] = {
-    Trigger.THRESHOLD: "the prompt had reached the mark `trigger`",
+    Trigger.THRESHOLD: "the prompt had reached the trigger",
     Trigger.CONTEXT_LIMIT: "the prompt left less room than the reply needs",
     Trigger.OVERFLOW: "the upstream had refused the prompt as too long",
     Trigger.JUDGE: "the judges voted that earlier messages are no longer needed",
@@ -36,6 +37,7 @@ CAUSES: Mapping[str, str] = {
 }
 """Why a view was condensed, by the value of `X-Condenser-Trigger`."""
 _SHAPES = {Trigger.JUDGE: "□", Trigger.OVERFLOW: "△", Trigger.CONTEXT_LIMIT: "△", Trigger.FORCED: "◇"}
+_SIGNS = {"○": "at the trigger", "△": "to fit", "□": "by votes", "◇": "on request"}
 
 
 class MessageRow(NamedTuple):
@@ -110,12 +112,12 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
     full = [float(record.before) for record in records]
     window = limits.get("window")
     top = None if window is None else max(window, *(value or 0.0 for value in sent)) * _ABOVE
-    signs = " ".join(dict.fromkeys(f"{mark.shape} condensed," for mark in marks[:1])) + (
-        " △ to fit, □ by votes, ◇ on request; a sign leads to its condensation." if marks else ""
-    )
-    lines = [Line("full history", full), Line("sent to the model", sent, marks)]
+    shown = {mark.shape for mark in marks}
+    signs = ", ".join(f"{shape} {name}" for shape, name in _SIGNS.items() if shape in shown)
+    told = f"Newly condensed: {signs}; a sign leads to its condensation." if signs else ""
+    lines = [Line("sent to the model", sent, marks), Line("full history", full)]
     unit = "tokens by our own count" + (", some estimated by length" if any(r.is_estimate for r in records) else "")
-    return line_plot("Prompt size of each request", lines, limits, signs, unit=unit, top=top)
+    return line_plot("Prompt size of each request", lines, limits, told, unit=unit, top=top, has_table=False)
 
 
 def _without_false_falls(records: Sequence[RequestRecord]) -> list[float | None]:
@@ -142,21 +144,35 @@ def _link(record: RequestRecord) -> str:
     return f"#c-{record.condensation}" if record.condensation else ""
 
 
-class Window(NamedTuple):
-    """What fills the window now: the name and tokens of each part, in order, and the window's tokens."""
+_PARTS: Mapping[str, str] = {
+    "tools": "tools and framing",
+    "system": "system",
+    "pinned": "pinned",
+    "record": "record",
+    "kept": "kept",
+    "free": "free",
+}
+"""The parts of a window by their class, in order."""
 
-    parts: Sequence[tuple[str, int]]
+
+class Window(NamedTuple):
+    """What fills the window now: the class, name and tokens of each part, in order, and the window's tokens."""
+
+    parts: Sequence[tuple[str, str, int]]
     tokens: int
 
     @property
     def filled(self) -> int:
         """The tokens of all parts, which may be more than the window has."""
-        return sum(tokens for _, tokens in self.parts)
+        return sum(tokens for *_, tokens in self.parts)
 
 
 def window_of(branch: Branch, pins: Mapping[int, str]) -> Window | None:
-    """What the last request of a branch filled its window with; None if the window was unknown."""
-    last = branch.requests[-1] if branch.requests else None
+    """What the last answered request of a branch filled its window with; None if the window was unknown.
+
+    Messages of a request that failed are not stored.
+    """
+    last = next((record for record in reversed(branch.requests) if record.is_answered), None)
     if last is None or not last.window:
         return None
     condensed = _condensed(branch)
@@ -164,11 +180,10 @@ def window_of(branch: Branch, pins: Mapping[int, str]) -> Window | None:
     kept = {i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM and i not in condensed}
     pinned = sum(branch.tokens[i] for i in kept if i in pins)
     rest = sum(branch.tokens[i] for i in kept) - pinned
-    parts = [("system", system), ("pinned", pinned), ("record", branch.written), ("kept", rest)]
-    tools = max(last.after - sum(tokens for _, tokens in parts), 0)
-    filled = [("tools and framing", tools), *parts]
-    free = max(last.window - sum(tokens for _, tokens in filled), 0)
-    return Window([part for part in [*filled, ("free", free)] if part[1]], last.window)
+    counts = [system, pinned, branch.written, rest]
+    filled = [max(last.after - sum(counts), 0), *counts]
+    parts = zip(_PARTS.items(), [*filled, max(last.window - sum(filled), 0)], strict=True)
+    return Window([(kind, name, tokens) for (kind, name), tokens in parts if tokens], last.window)
 
 
 # -- transcript and view -------------------------------------------------------------------------------------------
@@ -218,6 +233,7 @@ def text_of(piece: Literal, dialect: Dialect) -> str:
 
 def visible(text: str) -> str:
     """A text with invisible characters, and those that change the direction of text, written as `\\u202e`."""
+    text = text.replace("\r\n", "\n")
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
 
 
@@ -225,6 +241,12 @@ def whole_text(message: Message) -> str:
     """All that a message says, its calls included."""
     calls = (f"{call.name} {call.arguments}" for call in message.calls)
     return "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
+
+
+def opening(branch: Branch) -> str:
+    """The beginning of what the user said first, by which people know a session."""
+    text = next((message.text for message in branch.messages if message.role is Role.USER), "")
+    return visible(" ".join(text[:_OPENING].split()) + ("…" if len(text) > _OPENING else ""))
 
 
 def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> MessageRow:
@@ -253,37 +275,44 @@ def injected(branch: Branch, patches: Sequence[Overlay]) -> list[tuple[int, str,
 
 
 def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[str, Any]]:
-    """The condensations of a branch, newest first: what each replaced, wrote and kept, and why."""
-    found = []
+    """The condensations of a branch, newest first: when and why each was made, and what it is now."""
     records = {record["id"]: record for record in document["condensations"]}
     first = {r.condensation: r.number for r in reversed(branch.requests) if r.action is Action.CONDENSED}
+    return [
+        {
+            **records[made.id],
+            "place": place,
+            "request": first.get(made.id),
+            "cause": CAUSES.get(made.trigger, made.trigger),
+            "state": _state(made, branch),
+        }
+        for place, made in enumerate(branch.condensations, 1)
+    ][::-1]
+
+
+def details_of(wanted: str, branch: Branch) -> dict[str, Any] | None:
+    """What one condensation wrote, replaced (beyond the ones before it) and kept; None if the branch has none such."""
     earlier: set[int] = set()
-    for place, made in enumerate(branch.condensations, 1):
-        replaced = _covered_by(made, branch)
-        record = records[made.id]
-        stages = [stage for stage in made.metadata.values() if isinstance(stage, Mapping)]
-        kinds = [_is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
-        texts = list(zip(_texts(made, branch), kinds, strict=True))
-        written = [text for text, is_record in texts if is_record]
-        ledger = split_ledger("\n".join(written))[1] if written else None
-        found.append(
-            {
-                **record,
-                "place": place,
-                "request": first.get(made.id),
-                "cause": CAUSES.get(made.trigger, made.trigger),
-                "state": _state(made, branch),
-                "written": written,
-                "stand_ins": [text for text, is_record in texts if not is_record],
-                "replaced": [_row(branch, i, is_condensed=True, pin="") for i in replaced if i not in earlier],
-                "rules": list(ledger.rules) if ledger else [],
-                "names": [fact.text for fact in (*ledger.names, *ledger.facts)] if ledger else [],
-                "votes": [vote for stage in stages for vote in stage.get("judge_votes", ())],
-            }
-        )
-        if not made.reverted:
-            earlier |= set(replaced)
-    return found[::-1]
+    made = next((one for one in branch.condensations if one.id == wanted), None)
+    if made is None:
+        return None
+    place = branch.condensations.index(made)
+    for one in branch.condensations[:place]:
+        earlier |= set() if one.reverted else set(_covered_by(one, branch))
+    stages = [stage for stage in made.metadata.values() if isinstance(stage, Mapping)]
+    kinds = [_is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
+    texts = list(zip(_texts(made, branch), kinds, strict=True))
+    written = [text for text, is_record in texts if is_record]
+    ledger = split_ledger("\n".join(written))[1] if written else None
+    return {
+        "place": place + 1,
+        "written": written,
+        "stand_ins": [text for text, is_record in texts if not is_record],
+        "replaced": [_row(branch, i, is_condensed=True, pin="") for i in _covered_by(made, branch) if i not in earlier],
+        "rules": list(ledger.rules) if ledger else [],
+        "names": [fact.text for fact in (*ledger.names, *ledger.facts)] if ledger else [],
+        "votes": [vote for stage in stages for vote in stage.get("judge_votes", ())],
+    }
 
 
 def _state(made: Condensation, branch: Branch) -> str:
@@ -292,7 +321,10 @@ def _state(made: Condensation, branch: Branch) -> str:
         return "reverted"
     if branch.applied is not None and made.id == branch.applied.id:
         return "in the prompt now"
-    return "part of a later one" if made.standing else "prepared, not yet used"
+    if not made.standing:
+        return "prepared, not yet used"
+    later = (one for one in branch.condensations if one.standing and not one.reverted)
+    return "part of a later one" if any(one.covered > made.covered for one in later) else "used before"
 
 
 def votes_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
+from hashlib import blake2b
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -113,6 +114,11 @@ class Admin:
     async def session(self, key: StoreKey) -> Document | None:
         shown = await self.shown(key)
         return shown and shown.document
+
+    async def version(self, key: StoreKey) -> str:
+        """Changes whenever the stored session does; cheap to ask for. The same text for all that do not exist."""
+        found = await self._stored.in_time(self._stored.store.load(key))
+        return f"{blake2b(found.meta).hexdigest()} {sorted(found.marks)} {sorted(found.records)}" if found else ""
 
     async def shown(self, key: StoreKey) -> ShownSession | None:
         """One session with the messages of its branches, for people to look at; None if there is none."""

@@ -24,7 +24,7 @@ from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name, reverted
 from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.requests import RequestRecord
+from proxy.sessions.requests import RequestRecord, amounts
 from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.supply import collided, history_of
@@ -182,12 +182,21 @@ class Keeper:
         )
 
     async def note_failed(self, recognised: Recognised, record: RequestRecord) -> None:
-        """Records a request that was not answered, if its session is stored; a failure is only logged."""
-        session = recognised.session
-        if session is None:
+        """Counts and records a request that was not answered, if its session is stored; a failure is only logged."""
+
+        def changed(session: Session | None) -> Session | None:
+            if session is None:
+                return None
+            known = session.with_model(record.model)._replace(model=session.model)
+            return known.with_totals(**amounts(record, None))
+
+        if recognised.session is None:
             return
         try:
-            await self._stored.in_time(self._stored.store.append(recognised.key, record.packed(session.models)))
+            changing = self._stored.change(
+                recognised.key, changed, self.ttl, journal=lambda session: record.packed(session.models)
+            )
+            await self._stored.write(changing, self._stored.patience())
         except StoreError as error:
             self._stored.outage.failed("a request that failed was not recorded", error)
 

@@ -113,14 +113,19 @@ class StoredSessions:
         return await self.store.save(key, replace(write, revision=found.revision))
 
     async def change(
-        self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int, index: Sequence[str] = ()
+        self,
+        key: StoreKey,
+        change: Callable[[Session | None], Session | None],
+        ttl: int,
+        index: Sequence[str] = (),
+        journal: Callable[[Session], bytes] = lambda _session: b"",
     ) -> Session | None:
         """Writes the session that `change` returns for the stored one; tries again if other writers come first.
 
         The digests in `index` lead to it from then on.
 
         `change` gets None if there is no session, and returns None if nothing is to be written; then this returns None
-        too. Raises `StoreError`.
+        too. `journal` makes the item of the journal that is written with it. Raises `StoreError`.
         """
         async with self.lock(key):
             for _ in range(TRIES):
@@ -129,7 +134,7 @@ class StoredSessions:
                 changed = await asyncio.to_thread(change, session)
                 if changed is None:
                     return None
-                if await self.save(key, changed, ttl, index=index):
+                if await self.save(key, changed, ttl, index=index, journal=journal(changed)):
                     return changed
         raise StoreError("store-contended", "other writers were always first")
 

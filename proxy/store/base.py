@@ -112,9 +112,6 @@ class Store(Protocol):
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """The blocks of an entry by name: all of them, or those of `names` that exist."""
 
-    async def append(self, key: StoreKey, item: bytes) -> bool:
-        """Appends an item to the journal of an entry that was saved. Returns whether there is such an entry."""
-
     async def journal(self, key: StoreKey) -> list[tuple[int, bytes]]:
         """The items of an entry's journal with their numbers, oldest first."""
 

@@ -91,10 +91,6 @@ class RedisStore:
         blocks = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
         return {digest: block for digest, block in zip(names, blocks, strict=True) if block is not None}
 
-    async def append(self, key: StoreKey, item: bytes) -> bool:
-        meta, *_, journal = _keys(key)
-        return bool(await self._call(self._ask_one(_script("append", [meta, journal], item, JOURNAL))))
-
     async def journal(self, key: StoreKey) -> list[tuple[int, bytes]]:
         meta, *_, journal = _keys(key)
         last, items = await self._call(self._ask_one(_script("journal", [meta, journal])))
@@ -266,7 +262,7 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_NAMES = ("load", "save", "put_record", "stand", "append", "journal", "delete", "claim", "add", "usage", "newest")
+_NAMES = ("load", "save", "put_record", "stand", "journal", "delete", "claim", "add", "usage", "newest")
 _SCRIPTS = {name: _read(name) for name in _NAMES}
 
 

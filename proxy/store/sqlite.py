@@ -225,15 +225,6 @@ class SqliteStore:
         return dict(self._rows(select + some, *key, now, dumps(list(names))))
 
     @_job
-    def append(self, now: float, key: StoreKey, item: bytes) -> bool:
-        with _transaction(self._connection, "IMMEDIATE"):
-            row, revision, _ = self._live_row(now, key)
-            if row is None or not revision:
-                return False
-            self._append(row, item)
-        return True
-
-    @_job
     def journal(self, now: float, key: StoreKey) -> list[tuple[int, bytes]]:
         select = (
             "SELECT number, item FROM journal JOIN sessions ON sessions.id = session_id"

@@ -85,7 +85,7 @@ def test_a_button_takes_a_condensation_back(browser: Browser) -> None:
         grown(stage, 10, 20)
         open_session(page)
         expect(page.get_by_role("group", name="Prompt size of each request")).to_be_visible()
-        expect(page.get_by_text("because the prompt had reached the mark").first).to_be_visible()
+        expect(page.get_by_text("because the prompt had reached the trigger").first).to_be_visible()
         condensed = len(stage.last_view)
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Revert condensation").first.click()
@@ -164,6 +164,9 @@ def test_no_page_has_a_serious_fault_of_accessibility(browser: Browser, axe: str
         with opened(browser, stage, **look) as page:
             for link in LINKS:
                 page.get_by_role("link", name=link, exact=True).first.click()
+                # What a condensation wrote and replaced comes once it is unfolded.
+                page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+                expect(page.locator("details[data-load] a:not([data-unfold])")).to_have_count(0)
                 page.evaluate(axe)
                 violations = page.evaluate("axe.run().then((result) => result.violations)")
                 serious = [each for each in violations if each["impact"] in {"serious", "critical"}]
@@ -198,3 +201,21 @@ def test_a_long_message_unfolds_in_its_place(browser: Browser) -> None:
         expect(page.get_by_text(end)).to_have_count(0)
         page.get_by_text("more characters").first.click()
         expect(page.get_by_text(end)).to_be_visible()
+
+
+def test_what_was_unfolded_stays_so_while_the_conversation_goes_on(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 10, 20)
+        open_session(page)
+        first = page.locator("article", has_text="at request 1")
+        first.get_by_text("What it wrote, replaced and kept").click()
+        expect(first.get_by_role("heading", name="What it wrote", exact=True)).to_be_visible()
+        folded = first.get_by_role("link", name="more characters")
+        count = folded.count()
+        folded.first.click()
+        expect(folded).to_have_count(count - 1)
+        before = page.locator(".verdict").text_content() or ""
+        grown(stage, 21)
+        expect(page.locator(".verdict")).not_to_have_text(before)
+        expect(first.get_by_role("heading", name="What it replaced")).to_be_visible()
+        expect(folded).to_have_count(count - 1)

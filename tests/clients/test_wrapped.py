@@ -92,8 +92,9 @@ def test_an_openai_program_runs_and_gets_a_receipt(upstream: ScriptedUpstream, w
     assert line(err, "saved").strip().endswith("tokens on requests that would have fitted anyway")
     assert "word for word" in line(err, "kept")
     assert f"“{RULE}”" in err
-    assert "saved net" in line(err, "money")
+    assert "condensing saved" in line(err, "money")
     shown = line(err, "look").split()
+    assert line(err, "dashboard").strip() == f"condenser serve --config {config} --store {store} prints its address"
     assert shown[:6] == ["condenser", "wrap", "--config", str(config), "--store", store]
     words = [sys.executable, "-c", SERVE, *shown[shown.index("--") + 2 :]]
     code, out, err = wrapped(upstream.base_url, store, *words)

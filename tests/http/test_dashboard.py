@@ -1,5 +1,6 @@
 """The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
 from tests.support.admin_api import admin, only_place
-from tests.support.stage import Stage, chat, controls, is_vote, proxy_with_upstream, vote
+from tests.support.replies import error
+from tests.support.stage import Stage, body_of, chat, controls, is_vote, proxy_with_upstream, vote
 from tests.support.wire import Answer
 
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -208,3 +210,48 @@ def test_the_calls_of_judges_are_own_calls_once() -> None:
         assert totals["own_tokens"] == totals["judge_tokens"] > 0
         shown = page(stage, f"pages/{place}", signed_in(stage)).body.decode()
         assert f"own model calls</dt><dd>{totals['own_tokens']:,} tokens" in shown
+
+
+def test_the_page_of_a_session_that_has_not_changed_is_not_made_again() -> None:
+    with watched() as stage:
+        cookie, path = ("Cookie", signed_in(stage)), f"/_condenser/pages/{session_of(stage)}"
+
+        def fetched(version: str = "") -> Answer:
+            return wire.request(stage.proxy.url, "GET", path, b"", [cookie, ("If-None-Match", version)])
+
+        version = fetched().header("etag") or ""
+        assert (fetched(version).status, fetched(version).body) == (304, b"")
+        stage.ask(chat(21), controls(session="garden"))
+        stage.proxy.quiet()
+        newer = fetched(version)
+        assert (newer.status, newer.header("etag") != version) == (200, True)
+        latest = admin(stage, path.replace("pages/", ""), token="operator").json()["latest_condensation"]
+        form = {"do": "revert", "form": form_of(stage, cookie[1]), "id": latest}
+        assert posted(stage, path.removeprefix("/_condenser/pages/"), form, cookie[1]).status == 303
+        assert fetched(newer.header("etag") or "").status == 200
+
+
+def test_the_figures_of_the_pages_are_those_of_the_records() -> None:
+    with proxy_with_upstream(strategy="mask+extract", window=4_096, admin={"token": "operator"}) as stage:
+        for rounds in range(2, 40, 4):
+            stage.ask(chat(rounds), controls(session="garden"))
+        stage.upstream.answer(lambda _exchange: error(500))
+        stage.post(body_of(chat(90)), controls(session="garden"))
+        stage.proxy.quiet()
+        cookie, path = signed_in(stage), session_of(stage)
+        shown = page(stage, f"pages/{path}", cookie).body.decode()
+        first = page(stage, "", cookie).body.decode()
+        records = admin(stage, f"/_condenser/{path}", token="operator").json()["requests"]
+    rescued, saved = (sum(record[name] for record in records) for name in ("rescued", "saved"))
+    told = f"{rescued} of {len(records)} requests fitted only because they were condensed; 1 failed."
+    assert rescued > 0
+    assert told in shown
+    assert told in first
+    assert f"<strong>{saved:,}</strong>" in first
+    # The request that failed left no messages, so it does not fill the window either.
+    answered = [record["after"] for record in records if record["status"] == 200]
+    bar = re.search(r'class="window".*?aria-label="([^"]*) of 4,096 tokens"', shown)
+    assert bar is not None
+    parts = {name.strip(): int(size.replace(",", "")) for name, size in re.findall(r"([a-z ]+) ([\d,]*\d)", bar[1])}
+    assert sum(parts.values()) == 4_096
+    assert 4_096 - parts["free"] == answered[-1]

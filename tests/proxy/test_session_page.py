@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.dashboard.session import branch_of, plot, window_of
+from proxy.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Precision
 from proxy.sessions.requests import RequestRecord
@@ -18,10 +19,12 @@ def drawn(records: Sequence[RequestRecord], limits: dict[str, float] | None = No
     return plot(branch_of("main", [], [], "", records, lambda _body: 0), limits or {})
 
 
-def rows(figure: str) -> list[list[str]]:
-    """The cells of the table below a plot."""
-    body = figure.partition("<tbody>")[2]
-    return [re.findall(r">([^<>]+)</t[dh]>", row) for row in body.split("</tr>") if "<td>" in row]
+def values(figure: str, series: int, count: int, top: float) -> dict[int, int]:
+    """The values that a line of a plot of `count` requests has, by request; its scale ends at `top`."""
+    path = re.findall(rf'<path class="line s{series}"[^>]* d="([^"]*)"', figure)[-1]
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", path) if point]
+    height, width = HEIGHT - TOP - BOTTOM, (WIDTH - LEFT - 12) / max(count - 1, 1)
+    return {round((x - LEFT) / width + 1): round(top * (1 - (y - TOP) / height)) for x, y in points}
 
 
 def test_an_estimate_that_becomes_exact_draws_no_fall() -> None:
@@ -32,20 +35,20 @@ def test_an_estimate_that_becomes_exact_draws_no_fall() -> None:
         record(before=400, after=400, **ESTIMATE),
         record(before=300, after=200, **CONDENSED),
     ]
-    assert [cells[2] for cells in rows(drawn(records))] == ["90", "-", "120", "400", "200 △"]
+    assert values(drawn(records), 0, 5, 400) == {1: 90, 3: 120, 4: 400, 5: 200}
 
 
 def test_only_the_requests_of_the_branch_are_drawn_and_nothing_without_them() -> None:
     assert drawn([record(branch="b2", before=7, after=7)]) == ""
-    both = drawn([record(before=5, after=5), record(branch="b2", before=7, after=7)])
-    assert [cells[1:] for cells in rows(both)] == [["5", "5"]]
+    both = drawn([record(before=40, after=40), record(branch="b2", before=7, after=7)])
+    assert values(both, 0, 1, 40) == values(both, 1, 1, 40) == {1: 40}
 
 
 def test_the_scale_fits_the_window_and_the_full_history_leaves_it() -> None:
     figure = drawn([record(before=500, after=500), record(before=90_000, after=900)], {"window": 1_000.0})
-    assert "1,200</text>" in figure
-    assert "90,000</text>" not in figure
-    assert [cells[1] for cells in rows(figure)] == ["500", "90,000"]
+    assert "full history (at last 90,000, above the plot)" in figure
+    assert values(figure, 0, 2, 1_200) == {1: 500, 2: 900}
+    assert max(values(figure, 1, 2, 1_200).values()) == 1_200
 
 
 def test_a_sign_leads_to_its_condensation() -> None:
@@ -53,10 +56,11 @@ def test_a_sign_leads_to_its_condensation() -> None:
     assert '<a href="#c-c1"><title>request 2: 30 to 20 tokens</title>' in figure
 
 
-def test_the_parts_of_the_window_are_those_of_the_last_request() -> None:
-    branch = branch_of("main", [], [], "", [record(after=300, window=1_000)], lambda _body: 0)
+def test_the_parts_of_the_window_are_those_of_the_last_answered_request() -> None:
+    records = [record(after=300, window=1_000), record(after=900, window=1_000, status=500)]
+    branch = branch_of("main", [], [], "", records, lambda _body: 0)
     window = window_of(branch, {})
     assert window is not None
-    assert (window.parts, window.filled) == ([("tools and framing", 300), ("free", 700)], 1_000)
+    assert (window.parts, window.filled) == ([("tools", "tools and framing", 300), ("free", "free", 700)], 1_000)
     unknown = branch_of("main", [], [], "", [record(after=300, window=None)], lambda _body: 0)
     assert window_of(unknown, {}) is None

@@ -30,11 +30,10 @@ async def execute(client: Any, *command: str | bytes) -> Any:
 
 EVERY_CALL: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "load": lambda store: store.load(KEY),
-    "save": lambda store: store.save(KEY, write(index=["d"])),
+    "save": lambda store: store.save(KEY, write(index=["d"], journal=b"item")),
     "put_record": lambda store: store.put_record(KEY, "r", b"record", TTL),
     "stand": lambda store: store.mark(KEY, "r"),
     "blocks": lambda store: store.blocks(KEY),
-    "append": lambda store: store.append(KEY, b"item"),
     "journal": lambda store: store.journal(KEY),
     "add": lambda store: store.add("hour", {"requests": 1}, TTL),
     "sums": lambda store: store.sums(["hour"]),
