@@ -35,7 +35,8 @@ def compacted(view: View, name: str, *, keeps_users: bool) -> Compacted:
     """A condensed view for a client that gets all of it, or that `keeps_users`, its own user messages, by itself.
 
     System messages are never in the item: those that go on are sent beside it. Without a replacement, whose text says
-    what was condensed, the item begins with a note that has this `name`, by which it is known when it comes back.
+    what was condensed, or a vendor's own compaction, the item begins with a note that has this `name`, by which it is
+    known when it comes back.
     """
     items = [item for item in view.items if not _is_left_out(item)]
     if keeps_users:
@@ -44,7 +45,8 @@ def compacted(view: View, name: str, *, keeps_users: bool) -> Compacted:
     else:
         first = next((place for place, item in enumerate(items) if item.role is not Role.USER), len(items))
         kept, rest = items[:first], items[first:]
-    note = [] if view.replacement is not None else [dump(RESPONSES.user(NOTE.format(name)))]
+    is_known = view.replacement is not None or view.is_opaque
+    note = [] if is_known else [dump(RESPONSES.user(NOTE.format(name)))]
     first_systems, systems = _parted(view.transcript.systems)
     shown = [*first_systems, *(item.message for item in kept), *systems]
     listed = [_listed(message, f"msg_{name}{place}") for place, message in enumerate(shown)]

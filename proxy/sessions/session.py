@@ -333,11 +333,18 @@ class Session(NamedTuple):
         return max(continued, key=lambda branch: (branch.common_length(transcript.digests), branch.last_used))
 
     def _restarted_by(self, transcript: Transcript) -> Branch | None:
-        """The branch that a transcript restarts, because it begins with the answer to a compaction."""
-        names = {branch.name for branch in self.branches}
-        awaited = [known for known in reversed(self.compactions) if known.marks and known.branch in names]
-        found = next((known for known in awaited if carries(transcript, known.marks)), None)
-        return Branch(found.branch, b"", b"", 0) if found else None
+        """The branch that a transcript restarts, because it begins with the answer to a compaction.
+
+        One that goes on from the branch's head restarts nothing: a later summary may repeat lines of the one before.
+        """
+        named = {branch.name: branch for branch in self.branches}
+        for known in reversed(self.compactions):
+            branch = named.get(known.branch) if known.marks else None
+            if branch is None or has_node(transcript.digests, branch.length, branch.head):
+                continue
+            if carries(transcript, known.marks):
+                return Branch(branch.name, b"", b"", 0)
+        return None
 
     def with_compaction(self, branch: str, marks: Sequence[str]) -> Session:
         """The session in which a client has compacted a branch; the answer has these marks, if it can be known."""

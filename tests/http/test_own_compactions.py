@@ -144,6 +144,18 @@ def test_an_item_of_another_tenant_or_one_that_was_changed_is_refused_and_nothin
         assert client_bodies(upstream)[-1]["input"] == [quoted]
 
 
+def test_under_native_an_upstream_with_the_trigger_alone_serves_the_endpoint() -> None:
+    with before("endpoint", strategy="native+extract") as (upstream, proxy):
+        agent = played(proxy.url)
+        answer = wire.post_json(proxy.url, COMPACT, {"model": MODEL, "input": agent.items}, KEY)
+        output = answer.json()["output"]
+        assert (answer.header("x-condenser-stages"), len(items_of("compaction", output))) == ("native", 1)
+        assert ask(agent, [*output, GO_ON]).branch == "main"
+        (item,) = items_of("compaction", client_bodies(upstream)[-1]["input"])
+        assert not item["encrypted_content"].startswith(PREFIX)
+        assert upstream.refusals == []
+
+
 def test_without_a_strategy_the_upstreams_own_error_passes() -> None:
     with before("endpoint", strategy="off") as (_, proxy):
         agent = played(proxy.url)
