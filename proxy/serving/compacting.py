@@ -89,13 +89,15 @@ async def own_compaction(
     The view as it is `standing` is enough if it has what a condensation aims at, as when a client asks again. Raises
     `ProxyError`, for instance if the upstream does not accept the caller, and `HeldByServer`.
     """
-    await request.prove()  # what is stored goes into the answer
     exchange, budget = standing, standing.decision.context.own_budget
-    if standing.decision.applied is None or budget is None or standing.decision.tokens_after > budget.target:
+    if budget is None or not standing.decision.policy.rewrites:
+        return None
+    await request.prove()  # what is stored goes into the answer
+    if standing.decision.applied is None or standing.decision.tokens_after > budget.target:
         forced = request._replace(controls=replace(request.controls, force=True))
         exchange = await services.exchanges.open(forced)
     decision = exchange.decision
-    if not (decision.policy.rewrites and decision.view.is_changed and decision.tokens_after < decision.tokens_before):
+    if not (decision.view.is_changed and decision.tokens_after < decision.tokens_before):
         return None
     one = secrets.token_hex(12)
     parts = compacted(decision.view, one, keeps_users=is_trigger)
