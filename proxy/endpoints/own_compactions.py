@@ -24,14 +24,14 @@ _WITH_ID = ("message", "function_call", "custom_tool_call")
 NOTE = "[Condensed history] {}: results of earlier calls were shortened or left out here; look them up again if needed."
 
 
-class Compacted(NamedTuple):
+class Parts(NamedTuple):
     """A view in two parts, as JSON texts: what the client keeps as it is, and what its item stands for."""
 
     kept: Sequence[str]
     sealed: Sequence[str]
 
 
-def compacted(view: View, name: str, *, keeps_users: bool) -> Compacted:
+def parted(view: View, name: str, *, keeps_users: bool) -> Parts:
     """A condensed view for a client that gets all of it, or that `keeps_users`, its own user messages, by itself.
 
     System messages are never in the item: those that go on are sent beside it. Without a replacement, whose text says
@@ -47,13 +47,13 @@ def compacted(view: View, name: str, *, keeps_users: bool) -> Compacted:
         kept, rest = items[:first], items[first:]
     is_known = view.replacement is not None or view.is_opaque
     note = [] if is_known else [dump(RESPONSES.user(NOTE.format(name)))]
-    first_systems, systems = _parted(view.transcript.systems)
+    first_systems, systems = _systems_of(view.transcript.systems)
     shown = [*first_systems, *(item.message for item in kept), *systems]
     listed = [_listed(message, f"msg_{name}{place}") for place, message in enumerate(shown)]
-    return Compacted(listed, [*note, *filter(None, map(_detached, rest))])
+    return Parts(listed, [*note, *filter(None, map(_detached, rest))])
 
 
-def _parted(systems: Systems) -> tuple[list[Message], list[Message]]:
+def _systems_of(systems: Systems) -> tuple[list[Message], list[Message]]:
     """The system messages before all others, and the rest."""
     first = [message for place, message in systems if not place]
     return first, [message for _, message in systems][len(first) :]

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.own_compactions import (
-    Compacted,
-    compacted,
+    Parts,
     compaction_document,
+    parted,
     response_document,
     response_events,
     usage_of,
@@ -100,7 +100,7 @@ async def own_compaction(
     if not (decision.view.is_changed and decision.tokens_after < decision.tokens_before):
         return None
     one = secrets.token_hex(12)
-    parts = compacted(decision.view, one, keeps_users=is_trigger)
+    parts = parted(decision.view, one, keeps_users=is_trigger)
     item = services.compaction_items.item(parts.sealed, request.tenant)
     await exchange.note_compaction(list(map(loads, parts.sealed[:1])))
     if not is_trigger:  # a trigger has been counted already
@@ -110,7 +110,7 @@ async def own_compaction(
     return OwnCompaction(response, exchange)
 
 
-def _answer(exchange: Exchange, one: str, parts: Compacted, item: Json, *, is_trigger: bool) -> Response:
+def _answer(exchange: Exchange, one: str, parts: Parts, item: Json, *, is_trigger: bool) -> Response:
     decision, request = exchange.decision, exchange.request
     counter, scale = decision.context.counter, decision.context.calibrated.scale
     written = sum(counter.message(loads(text)) for text in parts.sealed)

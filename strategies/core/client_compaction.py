@@ -26,6 +26,7 @@ MAX_MARKS = 8
 MIN_LINE = 24  # characters of a line that can be a mark: a shorter one may stand anywhere
 _MAX_LINES = 12  # the longest lines of a text that are looked at: clients add some of their own to the summary
 _MAX_MESSAGES, _MAX_TEXTS = 8, 8  # messages that are looked at, the last ones of the beginning, and texts of each
+_MAX_BYTES = 512 * 1024  # of a message that is looked at: to parse a longer one would hold up all other requests
 _MAX_OPENING = 2_000  # characters before a prompt
 _PROMPTS, _OPENINGS = keywords("compaction_prompts"), keywords("compaction_openings")
 PROMPT_WORDS = [prompt.encode() for prompt in _PROMPTS]
@@ -85,7 +86,8 @@ def _beginning(transcript: Transcript) -> list[Message]:
     chain = transcript.chain
     end = next((i for i, message in enumerate(chain) if message.role is not Role.USER), len(chain))
     systems = [message for place, message in transcript.systems if place <= max(end, 1)]
-    return [*systems, *chain[: max(end, 1)]][-_MAX_MESSAGES:]
+    newest = [*systems, *chain[: max(end, 1)]][-_MAX_MESSAGES:]
+    return [message for message in newest if len(message.data) <= _MAX_BYTES]
 
 
 def _lines(text: str, most: int) -> list[str]:
