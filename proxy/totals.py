@@ -23,7 +23,8 @@ def spent_and_saved(sums: Mapping[str, int], currency: str) -> tuple[str, str]:
     net = sums.get("saved_cost", 0) - sums.get("own_cost", 0) - sums.get("reread_cost", 0)
     about = "about " if sums.get("unreported") else ""
     amount = money(abs(net) / MILLION, currency)
-    balance = f"condensing saved {amount} net" if net >= 0 else f"condensing cost {amount} more than it saved"
+    balance = f"condensing saved {amount} net" if net > 0 else f"condensing cost {amount} more than it saved"
+    balance = balance if net else "condensing saved nothing and cost nothing"
     return about + money(sums.get("cost", 0) / MILLION, currency), balance
 
 
