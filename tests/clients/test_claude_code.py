@@ -82,14 +82,17 @@ def run(address: str, folder: Path, before: Sequence[str] = (), **variables: str
     return done.stdout.strip()
 
 
-def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["mask+half-window", "native"])
+def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
     with (
-        StrictMessages(Counting(), window=WINDOW) as upstream,
-        running_proxy(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
+        StrictMessages(Counting(), window=WINDOW, compacts=True) as upstream,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         assert run(proxy.url, tmp_path) == "All is counted."
         assert upstream.refusals == []
+        assert bool(upstream.compactions) is (strategy == "native")
         turns = [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
+        turns = [body for body in turns if "compaction" not in body]
         assert len(turns) == ROUNDS + 1
         assert all("ALPHA-77" in json.dumps(turn["messages"]) for turn in turns)
         asked = proxy.journal.to(MESSAGES)
