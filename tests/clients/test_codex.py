@@ -96,7 +96,7 @@ def run_codex(before: Sequence[str], folder: Path, settings: str, **variables: s
 
 
 @pytest.mark.parametrize(
-    ("strategy", "provider"), [("mask+half-window", {}), ("recent", {"supports_websockets": True})]
+    ("strategy", "provider"), [("mask+half-window", {}), ("recent", {"supports_websockets": True}), ("native", {})]
 )
 def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
     strategy: str, provider: dict[str, Any], tmp_path: Path

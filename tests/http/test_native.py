@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.http import test_responses as tests_responses
 from tests.http.test_bound_reasoning import Thinker, revert
 from tests.http.test_messages import HEADERS, RULE, TOOLS, Agent, Json, is_own, reader
 from tests.support import replies, wire
@@ -17,6 +18,7 @@ from tests.support.messages_upstream import MESSAGES, StrictMessages, error
 from tests.support.prefixes import canonical
 from tests.support.proxy import Proxy, proxy_before, running_proxy
 from tests.support.redis_server import RedisServer
+from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import controls
 from tests.support.strict_compaction import BETA, blocks_of
 from tests.support.strict_messages import blocks
@@ -204,3 +206,46 @@ def test_memory_finds_what_the_compaction_covers() -> None:
         sent = lists(upstream)[-1]
         assert head_of(sent)
         assert "4711-QX" in json.dumps(sent)
+
+
+# -- Responses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lacks", [(), ("endpoint",)], ids=["by the endpoint", "by the trigger"])
+def test_no_reasoning_is_dropped_in_forty_rounds_of_responses(lacks: Any) -> None:
+    with proxy_before(StrictResponses(tests_responses.reader, window=WINDOW, lacks=lacks), **NATIVE) as (
+        upstream,
+        proxy,
+    ):
+        agent = tests_responses.Agent(proxy.url)
+        transformed = []
+        for _ in range(40):
+            transformed += tests_responses.response_in(agent.turn()).get("input_transformations", [])
+            proxy.quiet()
+        views = [body["input"] for body in tests_responses.client_bodies(upstream) if not is_trigger(body["input"])]
+        assert upstream.refusals == []
+        assert transformed == []
+        compacted = [each for each in views if any(item.get("type") == "compaction" for item in each)]
+        assert len({json.dumps(heads(each)) for each in compacted}) >= 2
+        for earlier, later in pairwise(views):
+            if heads(earlier) == heads(later):
+                assert later[: len(earlier)] == earlier
+        assert "Never touch main.py." in json.dumps(views[-1])
+        assert len(developers(views[-1])) == len(developers(agent.items[: len(agent.items)])) - is_newest(agent.items)
+
+
+def heads(items: list[Json]) -> list[Json]:
+    return [item for item in items if item.get("type") == "compaction"]
+
+
+def is_trigger(items: list[Json]) -> bool:
+    return bool(items[-1].get("type") == "compaction_trigger")
+
+
+def developers(items: list[Json]) -> list[Json]:
+    return [item for item in items if item.get("role") == "developer"]
+
+
+def is_newest(items: list[Json]) -> bool:
+    """Whether a developer item came after the last request."""
+    return items[-1].get("role") == "developer"

@@ -19,10 +19,19 @@ from itertools import count as counting
 from typing import Any, Literal
 
 from tests.support import replies
-from tests.support.prefixes import Cache, event, name_of, pieces, sealed, tokens
+from tests.support.prefixes import Cache, event, name_of, pieces, tokens
 from tests.support.recording import Exchange
 from tests.support.replies import CREATED, Json, Reply
-from tests.support.strict_responses import Known, Refusal, boundaries, kind_of, mismatched, produced, refusal_of
+from tests.support.strict_responses import (
+    Known,
+    Refusal,
+    boundaries,
+    compacted,
+    kind_of,
+    mismatched,
+    produced,
+    refusal_of,
+)
 from tests.support.upstream import ScriptedUpstream
 
 RESPONSES = "/v1/responses"
@@ -114,7 +123,8 @@ class StrictResponses(ScriptedUpstream):
             return replies.json_reply({"object": "response.input_tokens", "input_tokens": used})
         if self.window is not None and used > self.window:
             return self._overflowing(whole)
-        return _compacted(whole, used) if exchange.path.endswith(COMPACT) else self._said(body, whole)
+        is_compacted = exchange.path.endswith(COMPACT)
+        return _compacted(whole, used, compacted(whole, self.known)) if is_compacted else self._said(body, whole)
 
     def _lacking(self, body: Json) -> Refusal | None:
         """The refusal of a form of compaction that the server does not know, in the words of CLIProxyAPI#3414."""
@@ -157,7 +167,7 @@ class StrictResponses(ScriptedUpstream):
 
     def _said(self, asked: Body, body: Body) -> Reply:
         is_trigger = kind_of(body["input"][-1]) == TRIGGER
-        said = [_opaque(body)] if is_trigger else self.script(body)
+        said = [_opaque(compacted(body, self.known))] if is_trigger else self.script(body)
         if not isinstance(said, ScriptedAnswer):
             said = ScriptedAnswer([message(said)] if isinstance(said, str) else list(said))
         reply = name_of(json.dumps([body["input"], asked.get("instructions")], sort_keys=True))
@@ -219,10 +229,10 @@ def _response(body: Body, output: Sequence[Json], status: str, incomplete: str |
     }
 
 
-def _compacted(body: Body, used: int) -> Reply:
+def _compacted(body: Body, used: int, sealed: str) -> Reply:
     """What `/responses/compact` answers: the user's messages and one opaque item."""
     users = [item for item in body["input"] if kind_of(item) == "message" and item.get("role") == "user"]
-    blob, opaque = name_of(json.dumps(body["input"])), _opaque(body)
+    blob, opaque = name_of(json.dumps(body["input"])), _opaque(sealed)
     spent = {"cached_tokens": 0, "cache_write_tokens": 0}
     usage = {"input_tokens": used, "input_tokens_details": spent, "output_tokens": 9, "total_tokens": used + 9}
     usage["output_tokens_details"] = {"reasoning_tokens": 0}
@@ -231,9 +241,8 @@ def _compacted(body: Body, used: int) -> Reply:
     return replies.json_reply({**head, "output": [*map(_listed, kept), opaque], "usage": usage})
 
 
-def _opaque(body: Body) -> Json:
-    blob = name_of(json.dumps(body["input"]))
-    return {"type": "compaction", "id": f"cmp_{blob}", "encrypted_content": sealed("compaction", blob)}
+def _opaque(sealed: str) -> Json:
+    return {"type": "compaction", "id": f"cmp_{name_of(sealed)}", "encrypted_content": sealed}
 
 
 def _listed(item: Json) -> Json:

@@ -216,27 +216,58 @@ def boundaries(body: Body, known: Mapping[str, Known]) -> Iterator[tuple[str, in
 
 def mismatched(body: Body, known: Mapping[str, Known]) -> list[Json]:
     """What a server tells of the reasoning that it drops, since what stands before it has changed."""
-    prefix = _head(body)
+    chain = _Chain(body)
     removed: list[Json] = []
     for item in body["input"]:
         whole = resolved(item, known)
-        if kind_of(whole) == "reasoning" and _blob(whole, known) != sealed(prefix.name):
+        if kind_of(whole) == "reasoning" and _blob(whole, known) != sealed(chain.name):
             removed.append({"id": whole["id"], "action": "removed", "reason": "prefix_mismatch", "type": "reasoning"})
-        prefix.add(_canonical(whole))
+        chain.add(whole)
     return removed
 
 
 def produced(output: Sequence[Json], body: Body, known: Mapping[str, Known]) -> list[Json]:
     """The output of a reply to `body` whose reasoning is bound to what stands before it."""
-    prefix = _head(body)
+    chain = _Chain(body)
     for item in body["input"]:
-        prefix.add(_canonical(resolved(item, known)))
+        chain.add(resolved(item, known))
     written = []
     for item in output:
-        made = {**item, _KEY: sealed(prefix.name)} if kind_of(item) == "reasoning" else item
-        prefix.add(_canonical(made))
+        made = {**item, _KEY: sealed(chain.name)} if kind_of(item) == "reasoning" else item
+        chain.add(made)
         written.append(made)
     return written
+
+
+def compacted(body: Body, known: Mapping[str, Known]) -> str:
+    """The text of an item that stands for a list: what was thought behind the list is valid behind the item.
+
+    developers.openai.com, "Keep the prefix unchanged".
+    """
+    chain = _Chain(body)
+    for item in body["input"]:
+        if kind_of(item) != "compaction_trigger":
+            chain.add(resolved(item, known))
+    return sealed("compaction", chain.items.state)
+
+
+class _Chain:
+    """What reasoning is bound to: instructions and tools, and the items, of which a compaction stands for many."""
+
+    def __init__(self, body: Body) -> None:
+        self._head = _head(body).name
+        self.items = Prefix()
+
+    @property
+    def name(self) -> str:
+        return name_of(self._head + self.items.state)
+
+    def add(self, item: Json) -> None:
+        fields = unsealed(item.get(_KEY)) if kind_of(item) == "compaction" else None
+        if fields is not None and len(fields) == 2:
+            self.items = Prefix(fields[1])
+        else:
+            self.items.add(_canonical(item))
 
 
 def _blob(item: Json, known: Mapping[str, Known]) -> object:
