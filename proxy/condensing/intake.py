@@ -213,7 +213,10 @@ def _with_pictures_out(context: RequestContext) -> RequestContext:
 
 def _with_carried(context: RequestContext) -> RequestContext:
     """The context with what opaque heads carry, at its places, and without the heads that this upstream cannot read."""
-    known, maker = context.recognised.condensations, context.maker
+    known = context.recognised.condensations
+    if not known and not context.policy.reads_opaque:
+        return context
+    maker = context.maker
     readable = tuple(each for each in known if each.is_readable_by(maker))
     recognised = context.recognised._replace(condensations=readable, reader=maker)
     context = context._replace(recognised=recognised)
@@ -236,7 +239,9 @@ def with_economy(context: RequestContext) -> RequestContext:
     growth = sum([message.tokens for message in newest]) / requests
     made = (record for record in context.recognised.condensations if not record.reverted)
     seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
-    condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
+    condensing = condensing_of(
+        budget, policy.costs, head, growth, asks=policy.asks_first, continues=policy.continues_first, seen=seen
+    )
     advice = advise(budget, policy.costs, condensing, growth)
     if policy.economy == "auto" and advice.saves > 0:
         budget = follow(budget, advice)

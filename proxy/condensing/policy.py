@@ -126,6 +126,16 @@ class Policy(NamedTuple):
         return bool(self.stages) and self.stages[0].asks
 
     @property
+    def reads_opaque(self) -> bool:
+        """Whether a stage goes on behind an opaque head."""
+        return any([stage.reads_opaque for stage in self.stages])
+
+    @property
+    def continues_first(self) -> bool:
+        """Whether the call of the first stage reads the view from the upstream's cache."""
+        return self.asks_first and (self.continues or self.stages[0].reads_opaque)
+
+    @property
     def continues(self) -> bool:
         """Whether summarizers continue from the view itself."""
         if self.summarizer.form != "auto":

@@ -323,7 +323,6 @@ class RequestContext(NamedTuple):
         """The caller on whose behalf the proxy asks models; with `tasks` it knows who waits for the branch's work."""
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
-        compacts = any(stage.reads_opaque for stage in policy.stages)
 
         def texts(names: Iterable[str]) -> dict[str, str]:
             found = {name: offered.get(name) or body.envelope.raw_value(name) for name in names}
@@ -334,7 +333,7 @@ class RequestContext(NamedTuple):
             request.upstream,
             request.headers,
             texts(body.endpoint.prompt_members),
-            texts(compaction.members_of(body.endpoint)) if compacts else {},
+            texts(compaction.members_of(body.endpoint)) if policy.reads_opaque else {},
             request.received_at,
             request.trust,
             background,

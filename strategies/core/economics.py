@@ -55,6 +55,7 @@ class Condensing(NamedTuple):
     landing: int  # the size of the view just after it
     head: int  # the size of what precedes the history and stays: tools and system messages
     calls: float = 0.0  # the price of our own calls for it
+    continues: bool = False  # whether such a call reads the view, which the upstream has in its cache
 
     def cost(self, prices: Prices) -> float:
         """The price of reading the changed part of the prompt anew, and of the calls."""
@@ -96,21 +97,29 @@ class Advice(NamedTuple):
 
 
 def condensing_of(
-    budget: Budget, prices: Prices, head: int, growth: float, *, asks: bool, seen: Sequence[Condensation] = ()
+    budget: Budget,
+    prices: Prices,
+    head: int,
+    growth: float,
+    *,
+    asks: bool,
+    continues: bool = False,
+    seen: Sequence[Condensation] = (),
 ) -> Condensing:
     """The condensation to expect if views grow by `growth` tokens per request after `head` constant tokens.
 
     Its landing and the price of its calls are the means of those that the session has `seen`. Before the first one, it
-    is expected to land at the target, and to cost a call if its first stage `asks` a model.
+    is expected to land at the target, and to cost a call if its first stage `asks` a model. A call that `continues` the
+    view reads all of it, from the upstream's cache.
     """
     landing, record = budget.target, _record(budget)
-    own = max(budget.trigger - landing, 0) + record if asks else 0
+    own = (budget.trigger if continues else max(budget.trigger - landing, 0)) + record if asks else 0
     if seen:
         landing = sum([each.tokens_after for each in seen]) // len(seen)
         own = sum([each.own_tokens for each in seen]) // len(seen)
     reply = min(record, own)
-    calls = prices.of_call(prompt=own - reply, reply=reply)
-    return Condensing(max(landing, int(head + 2 * growth)), head, calls)
+    calls = prices.of_call(prompt=own - reply, cached=own - reply if continues else 0, reply=reply)
+    return Condensing(max(landing, int(head + 2 * growth)), head, calls, continues)
 
 
 def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) -> Advice:
@@ -126,7 +135,9 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) 
     deepest = Condensing(min(expected.landing, target), expected.head, reply)
     least = max(target + MIN_ROOM * growth, target / TARGET_UNDER_TRIGGER)
     trigger = ceil(min(max(best_trigger(deepest, growth, prices), least), mark))
-    if asks:
+    if expected.continues:
+        deepest = deepest._replace(calls=prices.of_call(prompt=trigger, cached=trigger, reply=record))
+    elif asks:
         deepest = deepest._replace(calls=prices.of_call(prompt=trigger - deepest.landing + record, reply=record))
     at_marks = cost_of_request(expected, growth, mark, prices)
     saves = 1 - cost_of_request(deepest, growth, trigger, prices) / at_marks if 0 < at_marks < inf else 0.0

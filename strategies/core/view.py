@@ -308,6 +308,8 @@ class View:
     @property
     def unplaced(self) -> Overlay | None:
         """What is carried and had no place before this view, as the patch that keeps it there; None if nothing is."""
+        if not self.is_opaque:
+            return None
         covered = self.covered_count
         standing = (patch for patch in carried_in(self.transcript.patches) if patch.stands_behind(covered))
         placed = {patch.at: patch.pieces for patch in standing}

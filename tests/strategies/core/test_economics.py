@@ -122,6 +122,12 @@ def test_a_condensation_is_expected_to_be_like_those_before_it() -> None:
     assert condensing_of(WIDE, RATIOS, 90_000, 5_000, asks=False, seen=seen).landing == 100_000
 
 
+def test_a_call_that_continues_the_view_reads_more_for_less() -> None:
+    anew, continued = (condensing_of(WIDE, RATIOS, 20_000, 500, asks=True, continues=each) for each in (False, True))
+    assert 0 < continued.calls < anew.calls
+    assert advise(WIDE, RATIOS, continued, 500).trigger > 0
+
+
 def test_the_budget_follows_advice() -> None:
     scaled = WIDE.scaled(Scale(1_000, 1.25))
     followed = follow(scaled, Advice(40_000, 30_000, 0.5))
