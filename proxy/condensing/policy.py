@@ -128,7 +128,7 @@ class Policy(NamedTuple):
     @property
     def reads_opaque(self) -> bool:
         """Whether a stage goes on behind an opaque head."""
-        return any([stage.reads_opaque for stage in self.stages])
+        return any(stage.reads_opaque for stage in self.stages)
 
     @property
     def continues_first(self) -> bool:
