@@ -27,8 +27,8 @@ from tests.support import planning
 from tests.support.histories import agent_history
 
 STRATEGIES = (
-    "off", "recent", "mask", "summary", "half-window", "semantic", "rolling", "dynacontext", "extract", "shorten",
-    "mask+half-window",
+    "off", "recent", "mask", "summary", "half-window", "semantic", "rolling", "native", "dynacontext", "extract",
+    "shorten", "mask+half-window",
 )  # fmt: skip
 ROUNDS = (50, 500, 1_000, 2_500, 5_000)
 TARGETS = {50: 10.0, 5_000: 200.0}

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer
+from strategies.core.effects import Answer, Compact
 from strategies.core.messages import Message, Reader, TokenCounter
 from strategies.core.protocol import SessionFacts, Strategy
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.pipeline import Outcome, Run, run
-from tests.strategies.driving import finish
+from tests.strategies.driving import compacted, finish
 
 
 def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Transcript:
@@ -27,4 +27,4 @@ def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Tra
 def planned(pipeline: Sequence[Strategy], view: View, budget: Budget, answer: str) -> Outcome:
     """The outcome of a pipeline whose questions are answered at once."""
     running: Run = run(pipeline, (), view, budget, SessionFacts())
-    return finish(running, lambda _: Answer(answer))
+    return finish(running, lambda effect: compacted(answer) if isinstance(effect, Compact) else Answer(answer))
