@@ -1,7 +1,7 @@
 """How work grows with its input, told on any machine: by the ratio of two lengths.
 
 Four times a length takes 4 times as long where work is in proportion to it, and 16 times where it is in proportion to
-its square: that would take forty times `UNNOTICED` here, so it is far above what a clock is exact to on a machine
+its square: that would take a hundred times `UNNOTICED` here, so it is far above what a clock is exact to on a machine
 of any speed. The clock is that of the thread's own work; where it was disturbed, by a collection of garbage say, the
 least of several measurements clears the work.
 """
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LENGTH = 8_000
+LENGTH = 12_000
 UNNOTICED = 0.0005
 """Seconds: what is read in less is not in proportion to the square of `LENGTH`."""
 MOST = 8
