@@ -12,21 +12,20 @@ stands for, and other strategies begin with those messages again. docs/strategie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.effects import Compact, Compacted, Failure
 from strategies.core.errors import Declined, NothingToDo, NothingToSummarize
-from strategies.core.messages import Role, message_digest
+from strategies.core.messages import Message, Role, message_digest
 from strategies.core.parsing import loads
-from strategies.core.pieces import Literal, Overlay, PieceKind
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.plan import Plan, Split, task_piece
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import carried_record, ledger_caps, ledger_tokens, next_ledger, text_room
-from strategies.core.transcript import Transcript
-from strategies.core.view import View, carried, fold, item_for
+from strategies.core.view import View, carried, fold
 
 NO_COMPACTION = "no-compaction"
 """The failure of a call to an upstream that has no compaction; this is learned once, and then nothing is asked."""
@@ -62,7 +61,7 @@ class Native(Strategy):
         sent = [message.raw for message in view.messages]
         end = next((i for i, message in enumerate(view.messages) if message is first_kept), None)
         if end is None:
-            raise Declined(NO_COMPACTION, "the list is not sent as it came")
+            raise NothingToSummarize("the list is not sent as it came")
         before = view.tokens - sizes.tokens_after(place) + head + behind
         (result,) = yield (Compact(f"[{','.join(sent[:end])}]", max(budget.window - before, 0)),)
         if isinstance(result, Failure):
@@ -72,7 +71,7 @@ class Native(Strategy):
             raise Declined(f"compaction-{result.reason}")
         assert isinstance(result, Compacted)
         # What it may have lost goes behind what is kept.
-        opaque = [Literal(raw, PieceKind.OPAQUE, _origin(raw, transcript)) for raw in result.messages]
+        opaque = [Literal(raw, PieceKind.OPAQUE, _origin(raw, transcript.chain[:covered])) for raw in result.messages]
         stays = {*transcript.stays, *(() if transcript.task is None else (transcript.task,))}
         indices = [i for i in sorted(stays - {piece.origin for piece in opaque}) if i < covered]
         room = text_room(budget.replacement_cap, counter)
@@ -80,11 +79,11 @@ class Native(Strategy):
         ledger = next_ledger(plain, plain.items[:covered], covered, budget, caps)
         pieces = [carried_record(str(ledger), covered, counter.dialect, chinese=ledger.chinese)]
         for index in indices:
-            excerpt = task_piece(plain, budget.task_cap) if index == transcript.task else ()
-            is_cut = any(isinstance(piece, Literal) for piece in excerpt)
-            written = item_for(excerpt[0], transcript, counter).message.raw if is_cut else None
-            piece = carried(index, transcript)
-            pieces.append(replace(piece, raw=written) if written is not None else piece)
+            (piece,) = task_piece(plain, budget.task_cap) if index == transcript.task else (Keep(index),)
+            if isinstance(piece, Literal):  # a task that was cut
+                pieces.append(replace(piece, kind=PieceKind.CARRIED))
+            else:
+                pieces.append(carried(index, transcript))
         overlay = Overlay(transcript.digests[covered - 1], covered, covered, (*opaque, *pieces))
         after = fold(transcript, (overlay,), view.fixed_tokens - transcript.system_tokens, counter)
         metadata = {
@@ -97,12 +96,10 @@ class Native(Strategy):
         return Plan((), metadata, after=after)
 
 
-def _origin(raw: str, transcript: Transcript) -> int | None:
-    """The chain index of the message that a compaction repeats word for word, if it does."""
-    if not transcript.chain:
-        return None
-    digest = message_digest(loads(raw), transcript.chain[0].dialect)
-    return next((i for i, message in enumerate(transcript.chain) if message.digest == digest), None)
+def _origin(raw: str, covered: Sequence[Message]) -> int | None:
+    """The chain index of the covered message that a compaction repeats word for word, if it does."""
+    digest = message_digest(loads(raw), covered[0].dialect)
+    return next((i for i, message in enumerate(covered) if message.digest == digest), None)
 
 
 def _earlier_lists(view: View) -> Iterator[int]:

@@ -148,7 +148,7 @@ class Refusals:
         return following
 
     async def _without_head(self, refused: Attempt, timing: Timing) -> Attempt:
-        """The view without the opaque head that its server cannot read, condensed if it must be; models get no time."""
+        """The view without the opaque head that its server cannot read, condensed in the time left if it must be."""
         decision, context, head = refused.decision, refused.context, refused.decision.applied
         assert head is not None
         _log.warning("the upstream refused its own compaction %s; it is not sent again", head.id)

@@ -45,8 +45,7 @@ _ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_I
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 _UNKNOWN_FORM = re.compile(
     r"compaction(?:_trigger)?\W[^.]{0,80}(?:not permitted|not supported|unknown|unrecogni[sz]ed|unsupported)"
-    r"|(?:invalid value|unknown|unsupported|unrecogni[sz]ed|unexpected)[^.]{0,80}compaction"
-    r"|anthropic-beta|extra inputs are not permitted",
+    r"|(?:invalid value|unknown|unsupported|unrecogni[sz]ed|unexpected)[^.]{0,80}compaction",
     re.IGNORECASE,
 )
 _CODE = re.compile(r"\bcompaction_(?!trigger)[a-z_]+")
@@ -108,8 +107,8 @@ def call(form: str, model: str, members: Mapping[str, str], view: str, room: int
 
 def read(form: str, status: int, body: bytes) -> Compacted | Failure:
     """What an answer means; its `maker` is still to be named."""
-    if status in _ABSENT:
-        return MISSING
+    if form == ENDPOINT and status in _ABSENT:
+        return MISSING  # the other forms are at the request's own path, which has just answered
     if status >= HTTPStatus.BAD_REQUEST:
         text = body[:_MOST_READ].decode("utf-8", "replace")
         is_unknown = status in _REFUSED and _UNKNOWN_FORM.search(text) and not _CODE.search(text)

@@ -129,10 +129,12 @@ def test_an_upstream_without_it_teaches_that_once(compacts: bool | None, caplog:
     [
         replies.json_reply({"type": "message", "content": [], "stop_reason": "max_tokens", "usage": {}}),
         replies.json_reply(error("compaction_unavailable: try again", "overloaded_error"), status=529),
+        replies.json_reply(error("model: claude-opus-4-8", "not_found_error"), status=404),
+        replies.json_reply(error("mcp_servers: Extra inputs are not permitted"), status=400),
     ],
-    ids=["empty", "overloaded"],
+    ids=["empty", "overloaded", "another thing is missing", "another member is refused"],
 )
-def test_an_empty_answer_and_an_overloaded_server_teach_nothing(reply: replies.Reply) -> None:
+def test_what_is_no_word_about_compaction_teaches_nothing(reply: replies.Reply) -> None:
     with before(vendor()) as (upstream, proxy):
         upstream.failing.append(reply)
         agent = Agent(proxy.url, more=THINKS)

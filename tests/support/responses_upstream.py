@@ -6,7 +6,7 @@
     with StrictResponses(script, window=32_000) as upstream:
         client = OpenAI(base_url=upstream.base_url, api_key="k")
 
-Rules are those of `strict_responses.refused`. It compacts in all three ways, but for those that it `lacks`: the page
+Rules are those of `strict_responses.refused`. It has the three forms of compaction, except those in `lacks`: the page
 "Compaction" of developers.openai.com describes the endpoint, the trigger and `context_management`. Replies are kept
 unless `store` is false, for `previous_response_id` and references. Reasoning behind another prefix is dropped and told
 of. `refusals` holds every refusal.

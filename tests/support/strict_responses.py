@@ -240,7 +240,7 @@ def produced(output: Sequence[Json], body: Body, known: Mapping[str, Known]) -> 
 
 
 def compacted(body: Body, known: Mapping[str, Known]) -> str:
-    """The text of an item that stands for a list: what was thought behind the list is valid behind the item.
+    """The sealed text of a compaction. Reasoning that is valid behind the list is valid behind the item.
 
     developers.openai.com, "Keep the prefix unchanged".
     """
