@@ -17,7 +17,7 @@ from typing import Any
 
 from proxy.replaying.report import markdown
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale")
 
 
 def main(argv: Sequence[str]) -> int:
