@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval torture audit redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval pictures torture audit redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: setup ## measure what the proxy adds (ARGS=...)
 
 eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the model (ARGS=...)
 	@$(BIN)/python -m eval $(ARGS)
+
+pictures: setup ## draw the pictures of the documents, from what the program does, into docs/images
+	@$(BIN)/python -m bench.pictures
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)

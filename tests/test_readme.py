@@ -1,5 +1,6 @@
 """The figures of README are those that its own commands print."""
 
+import asyncio
 import io
 import json
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli import OK, main
+from bench.pictures.tokens import tokens_per_request
+from proxy.commands.demo import WINDOW, Run, load, played
+from strategies import DEFAULT
 from tests.support import wire
 from tests.support.recording import CHAT
 from tests.support.stage import proxy_with_upstream
@@ -21,10 +24,14 @@ CHANGES = ("server-timing", "x-condenser-condensation", "content-length", "x-con
 
 
 @pytest.fixture(scope="module")
-def demo() -> list[str]:
-    with redirect_stdout(io.StringIO()) as printed:
-        assert main(["demo"]) == OK
-    return printed.getvalue().splitlines()
+def run() -> Run:
+    """The demo as `condenser demo` runs it."""
+    return asyncio.run(played(load(), DEFAULT, WINDOW))
+
+
+@pytest.fixture(scope="module")
+def demo(run: Run) -> list[str]:
+    return run.text().splitlines()
 
 
 def test_the_demo_prints_the_lines_that_are_shown(demo: list[str]) -> None:
@@ -44,6 +51,11 @@ def test_the_table_has_the_figures_of_the_demo(demo: list[str]) -> None:
     facts = cells("facts of turns 1 to 3 that reach the model").split(" | ")[1:]
     row = next(line for line in README.splitlines() if line.startswith("| facts of the beginning"))
     assert [cell.strip() for cell in row.split("|")[3:5]] == facts
+
+
+def test_the_plot_of_tokens_is_drawn_from_the_demo(run: Run) -> None:
+    drawn = tokens_per_request(json.loads(json.dumps(run.document())))
+    assert (ROOT / "docs" / "images" / "tokens-per-request.svg").read_text("utf-8") == drawn, "make pictures"
 
 
 def test_the_table_of_models_has_as_many_as_are_told() -> None:

@@ -57,13 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; returns 1 if a check in it fails."""
     conversation = first(load(arguments.protocol), arguments.requests)
     run = asyncio.run(played(conversation, arguments.strategy, arguments.window))
-    figures = [f"  {line}" for line in run.three_figures()]
-    printed = [run.verdict(), *(["", *figures] if figures else []), "", *run.totals(), "", _wrapped(*_told(run))]
-    if arguments.json:
-        printed = [json.dumps(run.document(), indent=1)]
-    elif arguments.verbose:
-        printed += run.details()
-    print("\n".join(printed))
+    print(json.dumps(run.document(), indent=1) if arguments.json else run.text(verbose=arguments.verbose))
     if arguments.html:
         arguments.html.write_text(run.page(), "utf-8")
     for name, number in run.refused.items():
@@ -143,6 +137,10 @@ class _Way(Playing):
         """Asks a question; returns whether its evidence was forwarded, None if the request was refused."""
         request, reached = await self.ask(question)
         return None if self._judged(request).refused else reached
+
+    def prompts(self) -> list[int]:
+        """Tokens of each request's prompt; of one that is refused, as it was sent."""
+        return [one.sent_tokens if one.refused else one.forwarded_tokens for one in self.requests]
 
     def _judged(self, request: ReplayedRequest) -> ReplayedRequest:
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
@@ -248,6 +246,11 @@ class Run(NamedTuple):
     opening: Sequence[str]
     rows: Sequence[str]
 
+    def text(self, *, verbose: bool = False) -> str:
+        figures = [f"  {line}" for line in self.three_figures()]
+        lines = [self.verdict(), *(["", *figures] if figures else []), "", *self.totals(), "", _wrapped(*_told(self))]
+        return "\n".join([*lines, *(self.details() if verbose else [])])
+
     @property
     def refused(self) -> dict[str, int]:
         """The ways through the proxy in which requests were refused, and how many."""
@@ -327,6 +330,9 @@ class Run(NamedTuple):
                 {
                     "name": way.name,
                     **asdict(summarize(way.strategy, [ReplayedConversation(way.requests)])),
+                    "prompts": way.prompts(),
+                    "condensed_at": [number for number, one in enumerate(way.requests, 1) if one.condensed],
+                    "early_facts": self._facts(way),
                     "facts": {asked.text: found[place] for asked, found in self._answers()},
                 }
                 for place, way in enumerate(self.ways)
@@ -348,8 +354,7 @@ class Run(NamedTuple):
         direct = self.ways[0]
         lines = []
         for way in self.ways:
-            # The line of a way that stops ends above the window, at the size that was refused.
-            sent = [one.sent_tokens if one.refused else one.forwarded_tokens for one in way.requests]
+            sent = way.prompts()  # the line of a way that stops ends above the window, at the size that was refused
             gap = [None] * (len(self.ways[-1].requests) - len(sent))
             stops = f", refused at request {len(sent)}" if gap else ""
             lines.append(Line(f"{way.name}{stops}", [*map(float, sent), *gap]))
