@@ -57,8 +57,8 @@ REASONS = frozenset(  # all reasons: also those that strategies, calls of models
         *("compaction-http-error", "compaction-paused", "compaction-expired", "compaction-not-accepted"),
         *("compaction-unreadable", "compaction-empty"),
         *("invalid-plan", "store-busy", "store-closed", "store-contended", "store-corrupt", "store-error"),
-        *("store-full", "store-loading", "store-quota", "store-read-only", "store-refused", "store-schema"),
-        *("store-timeout", "store-unavailable"),
+        *("store-full", "store-key", "store-loading", "store-quota", "store-read-only", "store-refused"),
+        *("store-schema", "store-timeout", "store-unavailable"),
     )
 )
 NOTHING_CONDENSED = frozenset({"", Reason.BELOW_MARKS, Reason.WAITING_FOR_STEP, Reason.WINDOW_UNKNOWN})

@@ -193,7 +193,11 @@ async def open_services(
         if store is None:
             most, of_tenant = settings.store.max_session_bytes, settings.store.max_tenant_bytes
             store = await open_store(
-                settings.store.url, clock=clock, max_session_bytes=most, max_tenant_bytes=of_tenant
+                settings.store.url,
+                clock=clock,
+                max_session_bytes=most,
+                max_tenant_bytes=of_tenant,
+                keys=settings.store.encryption_keys,
             )
             stack.push_async_callback(store.close)
         # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.

@@ -38,6 +38,7 @@ PURE_BUT = {
 }
 ONLY_IMPORTERS = {
     "redis": "proxy/store/redis.py",
+    "cryptography": "proxy/store/sealing.py",
     "httpx": "proxy/upstream/__init__.py",
     "aiohttp": "proxy/upstream/forwarding.py",
     "mcp": "proxy/commands/mcp.py",

@@ -36,7 +36,7 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.loading import sets
 from proxy.settings.token import token_file
-from proxy.store import file_of
+from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.models import bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
@@ -165,7 +165,7 @@ async def _check_store(settings: Settings, built: Services, report: Report) -> N
         return
     try:
         async with asyncio.timeout(settings.store.timeout):
-            await built.store.ping()
+            await try_store(built.store, settings.store.encryption_keys)
     except StoreError as error:
         problem = str(error).replace(f"{url} ", "")  # the line already has the address
     except TimeoutError:

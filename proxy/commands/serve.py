@@ -30,7 +30,7 @@ from proxy.settings import Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.signing import new_code
-from proxy.store import open_store
+from proxy.store import open_store, try_store
 from proxy.store.base import StoreError
 from proxy.upstream.choice import destinations, shown
 
@@ -203,11 +203,14 @@ async def _try_store(settings: Settings) -> None:
 
     Only warns if the store does not answer: its server may be down when the proxy starts, or its address wrong.
     """
-    store = await open_store(settings.store.url)
+    keys = settings.store.encryption_keys
+    store = await open_store(settings.store.url, keys=keys)
     try:
         async with asyncio.timeout(settings.store.timeout):
-            await store.ping()
+            await try_store(store, keys)
     except (StoreError, TimeoutError) as error:
+        if isinstance(error, StoreError) and error.reason == "store-key":
+            raise
         why = str(error) or f"{redacted(settings.store.url)} gave no answer in time"
         _log.warning("the store cannot be reached, and requests are served without it until it answers: %s", why)
     finally:

@@ -175,7 +175,7 @@ def sets(tree: Any, path: Sequence[str | int]) -> bool:
 # What is wrong
 
 _LIKENESS = 0.6
-_SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url"})
+_SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url", "encryption_key", "encryption_old_keys"})
 _WORDS = {
     "missing": "is missing",
     "tuple_type": "must be a list; in the environment it is one in JSON",
@@ -261,7 +261,8 @@ def _translated(detail: Any) -> str:
     if detail["type"] in _WORDS:
         return _WORDS[detail["type"]]
     text = _WHY.sub("", detail["msg"].replace("Input should ", "must "))
-    return text if detail["type"] == "option" or detail["loc"][-1] in _SECRETS else text + not_this(detail["input"])
+    is_secret = not _SECRETS.isdisjoint(detail["loc"])
+    return text if detail["type"] == "option" or is_secret else text + not_this(detail["input"])
 
 
 def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64decode
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -97,6 +98,17 @@ def room_for_recital(value: int) -> int:
     return value
 
 
+def of_32_bytes(value: SecretStr) -> SecretStr:
+    """`value` if it is base64 of 32 bytes; raises `ValueError`."""
+    try:
+        size = len(b64decode(value.get_secret_value(), validate=True))
+    except ValueError:
+        size = 0
+    if size != 32:
+        raise ValueError("must be 32 bytes in base64, such as `openssl rand -base64 32` prints")
+    return value
+
+
 _LOWERED = AfterValidator(str.lower)
 _LIST = BeforeValidator(split_at_commas)
 _HEADER = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
@@ -108,6 +120,7 @@ HttpAddress = Annotated[str, AfterValidator(http_address)]
 KnownStrategy = Annotated[str, AfterValidator(known_strategy)]
 Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
+EncryptionKey = Annotated[SecretStr, BeforeValidator(not_empty), AfterValidator(of_32_bytes)]
 StoreUrl = Annotated[
     str,
     matching(
@@ -192,6 +205,20 @@ class StoreSettings(Table):
     timeout: float = Field(1.0, gt=0)
     max_session_bytes: int = Field(0, ge=0)
     max_tenant_bytes: int = Field(0, ge=0)
+    encryption_key: EncryptionKey | None = None
+    encryption_old_keys: Annotated[tuple[EncryptionKey, ...], _LIST] = ()
+
+    @model_validator(mode="after")
+    def _has_a_key_to_write_with(self) -> Self:
+        if self.encryption_old_keys and self.encryption_key is None:
+            raise ValueError("encryption_old_keys only read: set encryption_key, which writes, too")
+        return self
+
+    @property
+    def encryption_keys(self) -> tuple[bytes, ...]:
+        """The keys of the store, the one that writes first; none if it is not encrypted."""
+        keys = (self.encryption_key, *self.encryption_old_keys)
+        return tuple(b64decode(key.get_secret_value()) for key in keys if key is not None)
 
 
 class MarkShares(Table):

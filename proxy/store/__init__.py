@@ -12,8 +12,8 @@ that need an account too get it by `?sentinel_username=...&sentinel_password=...
 A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
 `redacted(url)`.
 
-A store keeps the bytes that it is given; writers compress them first (`access`). Redis is behind a circuit breaker
-(`Breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
+A store keeps the bytes that it is given; writers compress them first (`access`), and `sealing` encrypts them. Redis is
+behind a circuit breaker (`Breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
 
 The `reason` of a StoreError is one of `proxy.reasons.Reason`, whether a store raises it or a writer that gives up. If a
 write raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All
@@ -28,11 +28,11 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.quoting import redacted
-from proxy.store.base import Quotas, Store
+from proxy.store.base import CHECK, Quotas, Store, StoreError
 
 _SQLITE = "sqlite:///"
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
@@ -44,13 +44,30 @@ async def open_store(
     clock: Callable[[], float] = time.time,
     max_session_bytes: int = 0,
     max_tenant_bytes: int = 0,
+    keys: Sequence[bytes] = (),
 ) -> Store:
     """Opens the store at `url`: SQLite at once, Redis with the first call, because it may be down when we start.
 
-    `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. Raises
-    ValueError for a URL that is not valid, and StoreError for a store that cannot be opened.
+    `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. With
+    `keys` of 32 bytes it is encrypted; the first one writes. Raises ValueError for a URL that is not valid, and
+    StoreError for a store that cannot be opened.
     """
-    quotas = Quotas(max_session_bytes, max_tenant_bytes)
+    store = await _open_plain(url, clock, Quotas(max_session_bytes, max_tenant_bytes))
+    if not keys:
+        return store
+    from proxy.store.sealing import SealedStore  # noqa: PLC0415
+
+    return SealedStore(store, keys)
+
+
+async def try_store(store: Store, keys: Sequence[bytes]) -> None:
+    """Returns when the store has answered; raises `store-key` if it is encrypted under none of its keys."""
+    await store.ping()
+    if not keys and await store.load(CHECK) is not None:
+        raise StoreError("store-key", "the store is encrypted: set store.encryption_key")
+
+
+async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas) -> Store:
     scheme, _, place = url.partition("://")
     kind = scheme.lower()
     if kind in ("sqlite", "memory"):

@@ -2,7 +2,8 @@
 
 Whoever writes a document, a record, a block or a fact compresses it. A compressed value begins with two bytes: the
 version of this format, and the codec. Any other value is stored as it is: a small one is. The version byte begins no
-UTF-8 text; a value that begins with it by chance is wrapped with the codec that changes nothing.
+UTF-8 text; a value that begins with it by chance is wrapped with the codec that changes nothing. `sealing` encrypts
+what has been compressed.
 
 A value with a codec that this version does not know reads as `NEWER`, a document of a newer version, which every reader
 treats as a miss. A value that cannot be decompressed, or that would have more than `MAX_BYTES` bytes, is corrupt.
@@ -28,12 +29,13 @@ else:
 T = TypeVar("T")
 
 VERSION = 0xC1  # a byte that does not occur in UTF-8
-PLAIN, ZSTD = 0, 1
+PLAIN, ZSTD, SEALED = 0, 1, 2
 
 SMALLEST = 1024  # bytes; compressing a smaller value saves too little
 MAX_BYTES = 64 * 1024 * 1024  # bytes that one value may decompress to
 LEVEL = 3
 NEWER = b'{"v":1000000}'
+UNREADABLE = bytes((VERSION, 0xFF))  # stands for a value that cannot be decrypted
 
 _log = logging.getLogger(__name__)
 
@@ -208,6 +210,8 @@ def decompress(stored: bytes) -> bytes:
         return stored
     if stored[1:2] == bytes((PLAIN,)):
         return stored[2:]
+    if stored == UNREADABLE:
+        raise StoreError("store-corrupt", "a value is not what was encrypted here, or its key is gone")
     if stored[1:2] != bytes((ZSTD,)):
         return NEWER
     decompressor = zstd.ZstdDecompressor()

@@ -67,6 +67,10 @@ class StoreKey(NamedTuple):
     name: str
 
 
+CHECK = StoreKey("encryption", "check")
+"""The entry of an encrypted store that tells whether a key is the right one."""
+
+
 class Snapshot(NamedTuple):
     """An entry as one consistent read returns it, without its blocks; `revision` counts its saves, from 1."""
 
