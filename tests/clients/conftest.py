@@ -8,7 +8,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.clients.cases import KEY, OURS
-from tests.support.proxy import Proxy
+from tests.clients.guides import KEYS, Guides, guides_upstream
+from tests.support.proxy import Proxy, running_proxy
 
 _END = "-----END CERTIFICATE-----\n"
 
@@ -33,3 +34,12 @@ def client(proxy: Proxy) -> Iterator[OpenAI]:
 async def async_client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=OURS) as client:
         yield client
+
+
+@pytest.fixture
+def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guides]:
+    """Runs the page of a client, by its name."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    with guides_upstream() as upstream, running_proxy(upstream.url) as proxy:
+        yield Guides(proxy, upstream, tmp_path)

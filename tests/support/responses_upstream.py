@@ -101,9 +101,9 @@ class StrictResponses(ScriptedUpstream):
         self.cache = Cache()
         self.known: dict[str, Known] = {}
         self.chains: dict[str, list[Json]] = {}  # a stored reply: all items up to its end
-        self.answer(self._answering)
+        self.answer(self.answering)
 
-    def _answering(self, exchange: Exchange) -> Reply | None:
+    def answering(self, exchange: Exchange) -> Reply | None:
         if exchange.method != "POST" or not exchange.path.endswith((RESPONSES, COUNT, COMPACT)):
             return None
         if not (exchange.header("authorization") or "").startswith("Bearer "):
