@@ -2,7 +2,7 @@
 
 Judging and writing are separate. Judges decide by votes, held off the request's path, whether a stage of the work is
 finished; a summarizer then writes the record that stands for it. Without a YES only the context limit condenses.
-docs/strategies.md lists where this departs from the two source documents of the algorithm.
+docs/internals/faithful.md lists where this departs from the two source documents of the algorithm.
 
 A vote costs as much as several requests. So the judges see a compact history without the bodies of tool results, and no
 vote is held before there is something new to judge, or if a YES could change nothing.

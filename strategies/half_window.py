@@ -3,7 +3,7 @@
 The split moves to the start of its turn, or to the end of that turn if nothing would be left to summarize. If the view
 is then still above its goal, the split moves on to later legal cuts, turn boundaries first, until the goal is met or
 `min_overlap` + 1 rounds are left. With `exact` the split is the document's, whatever the goal.
-docs/strategies.md lists where this departs from the source document of the algorithm.
+docs/internals/faithful.md lists where this departs from the source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
 earlier summary, so nothing is done; 3 nothing to summarize.

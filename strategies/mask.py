@@ -2,7 +2,8 @@
 
 The line says what was there and has a handle, by which a search finds it word for word (`strategies.core.handles`):
 what is read or run again may be different. A command's output is followed by an excerpt, unless the same command was
-run again later. docs/strategies.md says what stays. No model is asked, no message disappears, calls keep their results.
+run again later. docs/internals/strategies.md says what stays. No model is asked, no message disappears, calls keep
+their results.
 """
 
 from __future__ import annotations

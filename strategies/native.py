@@ -7,7 +7,8 @@ everything else that must stay goes behind what is kept (`View.unplaced`): the l
 a last user message that was covered.
 
 The head is opaque: only its maker can read it. The ledger is therefore made anew, from all the messages that the head
-stands for, and other strategies begin with those messages again. docs/strategies.md has the forms of the vendors.
+stands for, and other strategies begin with those messages again. docs/internals/strategies.md has the forms of the
+vendors.
 """
 
 from __future__ import annotations

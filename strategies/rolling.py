@@ -3,8 +3,8 @@
 The newest rounds stay, as many as fit the target together with the summary. Everything before them becomes one
 `context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
 cards. An answer that is not such JSON is taken as the summary itself. A model that continues the view writes only what
-is new or has changed since the earlier summary (`strategies.core.changes`). docs/strategies.md lists where this departs
-from the source document of the algorithm.
+is new or has changed since the earlier summary (`strategies.core.changes`). docs/internals/faithful.md lists where this
+departs from the source document of the algorithm.
 
 It has its own marks in place of the settings' `trigger` and `target`: it condenses at a certain share of usable, or if
 too little headroom is left for the next turn.

@@ -6,9 +6,10 @@ easily. The sections are those that the model would have written; one without co
 the user's wishes and tasks, as the ledger finds them.
 
 The other half of the file is the scorer and the selection of `semantic`: how important a message is, and which messages
-are forgotten. A score is the base of the message's kind × length factor + bonuses; docs/strategies.md has a table. The
-length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a command
-and has the base of its call. Only the two ends of a long body are searched, because a summarizer is shown no more.
+are forgotten. A score is the base of the message's kind × length factor + bonuses; docs/internals/strategies.md has a
+table. The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome
+of a command and has the base of its call. Only the two ends of a long body are searched, because a summarizer is shown
+no more.
 
 The selection works on units. A *unit* is forgotten or kept as a whole: the items between two cuts (a round with all its
 results). A user message forms a unit with the last round of its turn, so that no question is left without its answer.

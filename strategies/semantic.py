@@ -3,7 +3,8 @@
 Every message is scored. The first and the newest ones stay. Of the others, those with the lowest scores are forgotten
 until the wanted number of events is left and the view meets its goal in tokens. A model condenses the forgotten
 messages into a record of five sections, in the language of the conversation. If the model fails, or its answer is
-refused, rules make the record. docs/strategies.md lists where this departs from the source document of the algorithm.
+refused, rules make the record. docs/internals/faithful.md lists where this departs from the source document of the
+algorithm.
 """
 
 from __future__ import annotations

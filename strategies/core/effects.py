@@ -6,9 +6,9 @@ for each. It never calls a model itself, so tests simply send it answers.
 The votes of a ballot are read and counted here too. A vote is a text with its reasoning in `<reasoning>` and exactly
 one `<decision>`, YES or NO in capitals. Any other text is invalid, and `Vote.error` says why.
 
-docs/strategies.md has the rule of a ballot. The first k calls start together, and the outcome is final as soon as no
-later vote could change it; running calls are then abandoned. Calls that brought no valid vote are repeated one by one,
-while fewer than k votes are valid and attempts are left.
+docs/internals/strategies.md has the rule of a ballot. The first k calls start together, and the outcome is final as
+soon as no later vote could change it; running calls are then abandoned. Calls that brought no valid vote are repeated
+one by one, while fewer than k votes are valid and attempts are left.
 """
 
 from __future__ import annotations

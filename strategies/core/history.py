@@ -4,8 +4,8 @@ The text is data that the model must not obey, so each message is in its own fen
 fences inside a message are broken. The text is made to fit a number of tokens: first tool output is abridged, then
 every message, and if that is not enough, whole messages in the middle are left out.
 
-A model with a small window is shown a long history in parts (`in_parts`), cut between messages; docs/strategies.md says
-what is shortened in which order.
+A model with a small window is shown a long history in parts (`in_parts`), cut between messages;
+docs/internals/strategies.md says what is shortened in which order.
 
 A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
 a fence, so only abridged messages are counted again, and only if the bound does not decide.

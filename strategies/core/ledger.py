@@ -7,7 +7,7 @@ It is made without a model and has three parts, each with its own cap in tokens:
     facts   the same from all other messages, and errors
 
 Only a user's words can become a rule or a name. Output of tools can only become a fact, and names and facts are
-quoted, as data. docs/strategies.md says which part gives way to which.
+quoted, as data. docs/internals/strategies.md says which part gives way to which.
 
 A ledger is stored only in the replacement's text: `split_ledger` reads it back from there, and `ledger` makes the next
 one from it and from the messages that are condensed now. So it survives any number of condensations, even if the

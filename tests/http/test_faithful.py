@@ -1,4 +1,4 @@
-"""The settings of docs/faithful.md: what the proxy adds to the source documents is off, and they condense."""
+"""The settings of docs/internals/faithful.md: what the proxy adds to the source documents is off, and they condense."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.stage import SUMMARY, chat, controls, is_vote, proxy_with_upstream, summary, vote
 
-PAGE = (Path(__file__).parents[2] / "docs" / "faithful.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "faithful.md").read_text("utf-8")
 SETS = {
     title: tomllib.loads(text)
     for title, text in re.findall(r"^## (.+?)$.*?```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
