@@ -224,6 +224,7 @@ class Controls:
         sticks="yes",
         settings="`models[].strict`, `strict`",
     )
+    upstream: str | None = control("upstream", str, "the [upstream](configuration.md#upstream) of this name, else 400")
     force: bool = control(
         "force",
         _flag,
@@ -289,6 +290,7 @@ _STICKY = {name: row for name, row in ROWS.items() if row.sticks}
 _TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
 _HEADERS = {key: _header(key) for key in KEYS}
 _PREFIX = _header("").lower().encode()
+_UPSTREAM = _header("upstream").lower().encode()
 _NONE = Controls()  # the controls of most requests
 
 
@@ -328,6 +330,11 @@ def read(
     if check:
         check(controls)
     return controls
+
+
+def of_upstream(headers: Iterable[tuple[bytes, bytes]], check: Callable[[Controls], None] | None) -> Controls:
+    """The control that a request may have whose others are not read."""
+    return read([pair for pair in headers if pair[0].lower() == _UPSTREAM], None, None, check)
 
 
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:

@@ -63,7 +63,7 @@ class PathNotAllowed(ProxyError):
 
 
 class NoUpstream(ProxyError):
-    """None of the upstreams takes requests of the protocol."""
+    """None of the upstreams takes requests of the protocol, or the model."""
 
     status, type, code = 404, _INVALID, "no_upstream"
 

@@ -82,7 +82,7 @@ class Services:
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
         self._reader = Reader(tool_output_patterns())
-        limits, self.destinations = settings.limits, destinations(settings.upstream, settings.upstreams)
+        limits, self.destinations = settings.limits, destinations(settings)
         self.callers = Callers(self.upstream, self.stored.facts, self.background, clock)
         asks = partial(Discovered, enabled=settings.upstream.discover)
         self.discovered = {

@@ -434,7 +434,7 @@ class Dispatcher:
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         """Whether a call carries the caller's credential."""
-        if caller.upstream.api_key is not None or model.api_key is not None:
+        if not caller.upstream.judges_callers or model.api_key is not None:
             return False
         has_query = bool(caller.query) and model.base_url is None
         return has_query or any(name in CREDENTIALS for name, _ in headers_for(model, caller))

@@ -141,8 +141,8 @@ async def _add_calibration(built: Services, model: str, report: Report, *, offli
 def _upstream_of(built: Services, model: str) -> Destination:
     """The upstream that a request for a model most likely goes to: chat's, except for Claude's own protocol."""
     protocol = "messages" if model.startswith("claude") else ""
-    takes = (each for each in built.destinations if protocol in each.protocols)
-    return next(takes, None) or destination_of(built.destinations, "", ())
+    takes = (each for each in built.destinations if protocol in each.protocols and each.serves(model))
+    return next(takes, None) or destination_of(built.destinations, "", (), model)
 
 
 def _check_tokenizers(built: Services, report: Report) -> None:

@@ -86,7 +86,7 @@ def upstreams_for(settings: Settings, addresses: Addresses) -> Settings:
             for each in DEFAULTS
         ]
         return settings.model_copy(update={"upstreams": tuple(entries)}) if own else settings
-    named = destinations(settings.upstream, settings.upstreams)
+    named = destinations(settings)
     for each in (each for each in DEFAULTS if each.name in own):
         if destination_of(named, each.protocols[0], ()).base_url != own[each.name]:
             raise CommandFailed(_TWO_SERVERS.format(addresses[each.name][1]), USAGE)

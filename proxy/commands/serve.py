@@ -32,7 +32,7 @@ from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.signing import new_code
 from proxy.store import open_store, try_store
 from proxy.store.base import StoreError
-from proxy.upstream.choice import destinations, shown
+from proxy.upstream.choice import destinations, shown, taking_credentials
 
 _log = logging.getLogger(LOGGER)
 
@@ -51,6 +51,10 @@ a conversation's next request would mostly reach another. Give them a store to s
 _NO_PEPPER = (
     "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials;"
     " set it to one secret on all replicas"
+)
+_SHARED_CREDENTIALS = (
+    "the upstreams %s all get the credential of whoever asks them: a caller that names the wrong model shows one the"
+    " key of another; set api_key, or takes_credentials = false for those that need none"
 )
 NOT_STARTED = 3
 
@@ -108,7 +112,7 @@ def banner(settings: Settings, port: int) -> str:
     """The first output: where the proxy listens, what it uses, and how to configure a client."""
     return (
         f"condenser listens on {listening_url(settings.host, port)}/v1\n"
-        f"  upstream   {shown(destinations(settings.upstream, settings.upstreams))}\n"
+        f"  upstream   {shown(destinations(settings))}\n"
         f"  store      {redacted(settings.store.url)}\n"
         f"  strategy   {settings.strategy}\n"
         f'  client     OpenAI(base_url="{client_url(settings.host, port)}/v1")'
@@ -193,6 +197,8 @@ def prepare(settings: Settings) -> None:
     is_keyed = settings.tenant.pepper is not None or settings.tenant_source == "fixed"
     if settings.store.url.startswith("redis") and not is_keyed:
         _log.warning(_NO_PEPPER)
+    if named := taking_credentials(destinations(settings)):
+        _log.warning(_SHARED_CREDENTIALS, ", ".join(named))
     if settings.open_to_all and keys and not is_loopback(settings.host):
         place = f"{settings.host}:{settings.port}"
         _log.warning("anyone who reaches %s can use %s: open_to_all is true", place, keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from proxy.errors import BadRequest
 
@@ -25,16 +25,21 @@ BEARER = (b"authorization", b"Bearer ")
 
 
 def to_upstream(
-    headers: Iterable[tuple[bytes, bytes]], api_key: str | None, key_header: tuple[bytes, bytes] = BEARER
+    headers: Iterable[tuple[bytes, bytes]],
+    api_key: str | None,
+    key_header: tuple[bytes, bytes] = BEARER,
+    *,
+    without: Collection[bytes] = (),
 ) -> Headers:
     """The client's headers to forward; if the operator has set an API key, it replaces every credential.
 
-    Then no header leads it elsewhere, either.
+    Then no header leads it elsewhere, either. Headers `without` which a request goes there are credentials too.
     """
     kept = _filtered(headers, _NOT_UPSTREAM)
     if api_key is None:
-        return kept
-    without_credentials = [pair for pair in kept if pair[0] not in CREDENTIALS and pair[0] not in _REROUTING]
+        return [pair for pair in kept if pair[0] not in without] if without else kept
+    left_out = {*CREDENTIALS, *without, *_REROUTING}
+    without_credentials = [pair for pair in kept if pair[0] not in left_out]
     name, before = key_header
     return [*without_credentials, (name, before + api_key.encode())]
 

@@ -66,10 +66,10 @@ class Owner(NamedTuple):
     def tenant_at(self, upstream: Destination) -> str:
         """The tenant at an upstream: of a signed login its subject, so that a refreshed one goes on with its sessions.
 
-        Only the upstream can check the login. So what it says holds for that upstream alone, and for none to which a
-        key of the operator is sent in its place.
+        Only the upstream can check the login. So what it says holds for that upstream alone, and for none to which it
+        does not go.
         """
-        if not self.login or upstream.api_key is not None:
+        if not self.login or not upstream.judges_callers:
             return self.tenant
         return blake2b(f"{self.login} {upstream.base_url}".encode(), digest_size=16).hexdigest()
 
@@ -223,14 +223,15 @@ class Ping(NamedTuple):
 
 
 ALWAYS = Trust("", math.inf)
-"""The trust in callers who all use the operator's key, and so need no credential of their own."""
+"""The trust in callers of whom the upstream sees no credential of their own."""
 
 
 @dataclass(slots=True, eq=False)
 class Callers:
     """Remembers whose credentials which upstream has accepted; one per app.
 
-    Where requests carry the operator's key, all callers are trusted. `clock` gives seconds since the epoch.
+    Where no credential of theirs goes, as with a key of the operator, all callers are trusted. `clock` gives seconds
+    since the epoch.
     """
 
     upstream: Upstream
@@ -242,7 +243,7 @@ class Callers:
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
     def trust_in(self, owner: Owner, upstream: Destination) -> Trust:
-        if upstream.api_key is not None:
+        if not upstream.judges_callers:
             return ALWAYS
         proven = f"{upstream.base_url} {owner.credential}"  # what one upstream accepts proves nothing to another
         return Trust(proven, self._unexpired(self._accepted.get(proven)), bool(owner.login), self)

@@ -13,6 +13,7 @@ has condensed it for all other requests: the view goes as it stands.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -25,12 +26,13 @@ from time import perf_counter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy import controls
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints import compaction, endpoint_at, protocol_at
 from proxy.endpoints.endpoint import Compacting, Endpoint
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
-from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
+from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success
 from proxy.knowledge.profiles import NO_TRIGGER, refuses_trigger
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
@@ -53,7 +55,8 @@ from proxy.serving.reading import (
 from proxy.serving.relay import KeepAlive, Relay
 from proxy.sessions.supply import HeldByServer
 from proxy.upstream import UpstreamReply, UpstreamRequest
-from proxy.upstream.choice import destination_of
+from proxy.upstream.choice import Destination, destination_of
+from proxy.values import json_or_none, word_at
 
 REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
@@ -345,7 +348,7 @@ class PassThrough(AdmittedEndpoint):
 async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
     """Forwards a request to a condensed endpoint that is not read; returns the app that relays the reply."""
     own_headers = _note_bypass(admitted, unread.reason)
-    return await _forward(admitted, own_headers, unread.body, is_unpacked=unread.is_unpacked)
+    return await _forward(admitted, own_headers, unread)
 
 
 def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, str]]:
@@ -356,28 +359,26 @@ def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, s
 
 
 async def _forward(
-    admitted: AdmittedRequest,
-    own_headers: list[tuple[str, str]],
-    body: bytes | None = None,
-    *,
-    is_unpacked: bool = False,
+    admitted: AdmittedRequest, own_headers: list[tuple[str, str]], unread: PassOn | None = None
 ) -> ASGIApp:
     """The app that relays the reply. A long unread body is streamed, with its content length if the client sent one."""
     scope, client, received, started = admitted.scope, admitted.client, admitted.scope["headers"], perf_counter()
     endpoint = endpoint_at(scope["path"])
-    upstream = destination_of(admitted.services.destinations, protocol_at(scope["path"]), received)
-    headers = to_upstream(received, upstream.api_key, endpoint.key_header)
-    if is_unpacked:
-        headers = [pair for pair in headers if pair[0] != ENCODING]
     length = first(received, b"content-length")
     has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
+    body = unread.body if unread else None
     content: bytes | AsyncIterator[bytes] = body or b""
     if has_body and body is None:
         if length is not None and length.isdigit() and int(length[:20]) <= READ_WHOLE:
             content = await receive_body(client, READ_WHOLE, admitted.place)
         else:
             content = client.body()
-            headers += [(b"content-length", length.encode())] if length is not None else []
+    upstream = (unread and unread.upstream) or await _upstream_unread(admitted, content)
+    headers = upstream.forwarded(received, endpoint.key_header)
+    if unread and unread.is_unpacked:
+        headers = [pair for pair in headers if pair[0] != ENCODING]
+    if length is not None and not isinstance(content, bytes):
+        headers += [(b"content-length", length.encode())]
     await admitted.place.take(is_upload=not isinstance(content, bytes))
     admitted.place.ease()
 
@@ -397,3 +398,12 @@ async def _forward(
     finally:
         scope[LINE].upstream_ms = (perf_counter() - started) * 1000
     return Relay(endpoint, client, reply, encode_headers(own_headers))
+
+
+async def _upstream_unread(admitted: AdmittedRequest, content: bytes | AsyncIterator[bytes]) -> Destination:
+    """The upstream of a request that is not read; of its JSON body the model is, if that matters and it came whole."""
+    scope, services = admitted.scope, admitted.services
+    given, model = controls.of_upstream(scope["headers"], services.permit), ""
+    if isinstance(content, bytes) and any(each.models for each in services.destinations):
+        model = word_at(await asyncio.to_thread(json_or_none, content), "model")
+    return destination_of(services.destinations, protocol_at(scope["path"]), scope["headers"], model, given)

@@ -23,14 +23,14 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for
-from proxy.http.headers import ENCODING, encoding_of, to_upstream
+from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.scanning import EXTENSION
 from proxy.request.wire import ClientRequest
-from proxy.upstream.choice import destination_of
+from proxy.upstream.choice import Destination, destination_of
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -151,14 +151,23 @@ class _Watch:
 class PassOn(Exception):
     """The request is to be forwarded without being read.
 
-    `body` is set if the body was received already; if it `is_unpacked`, its encoding was undone.
+    `body` is set if the body was received already; if it `is_unpacked`, its encoding was undone. `upstream` is set if
+    it is known where the request goes.
     """
 
-    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
+    def __init__(
+        self,
+        reason: Reason,
+        body: bytes | None = None,
+        *,
+        is_unpacked: bool = False,
+        upstream: Destination | None = None,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.body = body
         self.is_unpacked = is_unpacked
+        self.upstream = upstream
 
 
 class AdmittedEndpoint(ABC):
@@ -248,8 +257,8 @@ def as_it_came(request: ClientRequest, reason: Reason) -> PassOn:
     body = request.body
     sent = body.spliced(model=request.model if request.has_suffix else None)
     if sent == body.data:
-        return PassOn(reason, request.encoded_body or body.data)
-    return PassOn(reason, sent, is_unpacked=bool(request.encoded_body))
+        return PassOn(reason, request.encoded_body or body.data, upstream=request.upstream)
+    return PassOn(reason, sent, is_unpacked=bool(request.encoded_body), upstream=request.upstream)
 
 
 async def receive_body(client: ClientStream, limit: int, place: Place) -> bytes:
@@ -271,8 +280,8 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
-    upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"])
-    headers, encoding_headers = to_upstream(scope["headers"], upstream.api_key, endpoint.key_header), []
+    upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"], model or "", asked)
+    headers, encoding_headers = upstream.forwarded(scope["headers"], endpoint.key_header), []
     if encoded_body:
         # The headers of the encoding are kept apart, because other bodies are not encoded.
         encoding_headers = [pair for pair in headers if pair[0] == ENCODING]

@@ -23,7 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -387,9 +387,14 @@ class Settings(BaseSettings):
 
     @field_validator("upstreams")
     @classmethod
-    def _each_by_its_name(cls, value: tuple[tables.UpstreamEntry, ...]) -> tuple[tables.UpstreamEntry, ...]:
-        if len({entry.name for entry in value}) < len(value):
+    def _each_by_its_name(
+        cls, value: tuple[tables.UpstreamEntry, ...], known: ValidationInfo
+    ) -> tuple[tables.UpstreamEntry, ...]:
+        names, one = {entry.name for entry in value}, known.data.get("upstream")
+        if len(names) < len(value):
             raise ValueError("two of them have one name")
+        if one is not None and one.base_url is not None and "upstream" in names:
+            raise ValueError("'upstream' is the name of the one at upstream.base_url")
         return value
 
     @property

@@ -156,12 +156,14 @@ Protocol = Annotated[str, matching("|".join(PROTOCOLS), f"one of {', '.join(PROT
 
 
 class UpstreamEntry(Table):
-    """One of several upstreams, and the protocols that go there; `api_key_file` names a file with the key."""
+    """One of several upstreams, and what goes there; `api_key_file` names a file with the key."""
 
     name: Annotated[str, matching(r"[a-z0-9][a-z0-9_-]{0,31}", "lower-case letters, digits, '-' and '_'")]
     base_url: HttpAddress
     api_key: Secret | None = None
+    takes_credentials: bool = True
     protocols: Annotated[tuple[Protocol, ...], _LIST, Field(min_length=1)] = PROTOCOLS
+    models: Annotated[tuple[Text, ...], _LIST] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Which upstream a request goes to: `destination_of` picks one of those of the settings.
 
-A request never chooses an address. It says its protocol, by its path, and no more than that; the header
+A request never chooses an address. It says its protocol, by its path, its model, or the name of an upstream; the header
 `anthropic-version`, which no other API has, stands for the protocol `messages` at any path. Everything that is kept for
 each upstream (proofs of credentials, windows, lanes, forms, calibrations) is kept by the `base_url` of the destination.
 """
@@ -8,14 +8,17 @@ each upstream (proofs of credentials, windows, lanes, forms, calibrations) is ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Protocol
 
 from pydantic import SecretStr
 
-from proxy.errors import NoUpstream
-from proxy.http.headers import BEARER, Headers
-from proxy.quoting import redacted
-from proxy.settings.tables import PROTOCOLS, UpstreamEntry, UpstreamSettings
+from proxy.controls import Controls
+from proxy.errors import BadRequest, NoUpstream
+from proxy.http.headers import BEARER, CREDENTIALS, Headers, lowered_names, to_upstream
+from proxy.quoting import quoted, redacted
+from proxy.settings.tables import PROTOCOLS, TenantSettings, UpstreamEntry, UpstreamSettings
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
 from strategies.dialects.responses import RESPONSES
@@ -25,12 +28,32 @@ _ANTHROPIC_VERSION, _VERSION = b"anthropic-version", b"2023-06-01"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One upstream: its address, the operator's key for it if there is one, and the protocols that go there."""
+    """One upstream: its address, the operator's key for it if there is one, the protocols and the models that go there.
+
+    `models` are patterns; without any, all models go there. `credentials` are the names of the headers in which callers
+    send some; none of them goes there if there is a key, or if it `takes_credentials` not.
+    """
 
     name: str
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     protocols: Sequence[str] = PROTOCOLS
+    models: Sequence[str] = ()
+    takes_credentials: bool = True
+    credentials: Sequence[bytes] = field(default=CREDENTIALS, repr=False, compare=False)
+
+    @property
+    def judges_callers(self) -> bool:
+        """Whether the callers' own credentials go there."""
+        return self.api_key is None and self.takes_credentials
+
+    def serves(self, model: str) -> bool:
+        """Whether a model goes there; one that is not known ("") only if all do."""
+        return not self.models or (model != "" and any(fnmatchcase(model, pattern) for pattern in self.models))
+
+    def forwarded(self, headers: Iterable[tuple[bytes, bytes]], key_header: tuple[bytes, bytes]) -> Headers:
+        """The headers of a client's request as they go there; `key_header` is that of the request's endpoint."""
+        return to_upstream(headers, self.api_key, key_header, without=() if self.judges_callers else self.credentials)
 
     @property
     def headers(self) -> Headers:
@@ -48,12 +71,27 @@ DEFAULTS = (
 )
 
 
-def destinations(one: UpstreamSettings, named: Sequence[UpstreamEntry]) -> tuple[Destination, ...]:
+class Sections(Protocol):
+    """The settings that say where requests go."""
+
+    @property
+    def upstream(self) -> UpstreamSettings: ...
+    @property
+    def upstreams(self) -> Sequence[UpstreamEntry]: ...
+    @property
+    def tenant(self) -> TenantSettings: ...
+
+
+def destinations(settings: Sections) -> tuple[Destination, ...]:
     """The upstreams of the settings: of `[[upstreams]]`, then of `upstream.base_url`; two defaults if there is none."""
-    found = [Destination(each.name, each.base_url, _text(each.api_key), each.protocols) for each in named]
-    if one.base_url is not None:
-        found.append(Destination("upstream", one.base_url, _text(one.api_key)))
-    return tuple(found) or DEFAULTS
+    credentials = (*CREDENTIALS, b"cookie", *lowered_names(settings.tenant.headers))
+    found = [
+        Destination(each.name, each.base_url, _text(each.api_key), each.protocols, each.models, each.takes_credentials)
+        for each in settings.upstreams
+    ]
+    if settings.upstream.base_url is not None:
+        found.append(Destination("upstream", settings.upstream.base_url, _text(settings.upstream.api_key)))
+    return tuple(replace(each, credentials=credentials) for each in found) or DEFAULTS
 
 
 def _text(key: SecretStr | None) -> str | None:
@@ -61,21 +99,53 @@ def _text(key: SecretStr | None) -> str | None:
 
 
 def destination_of(
-    destinations: Sequence[Destination], protocol: str, headers: Iterable[tuple[bytes, bytes]]
+    destinations: Sequence[Destination],
+    protocol: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    model: str = "",
+    controls: Controls | None = None,
 ) -> Destination:
-    """The first upstream that takes a request of this protocol with these headers; raises `NoUpstream`.
+    """The upstream that takes a request: the one that its controls name, else the first for its protocol and model.
 
-    The names of the headers are in lower case. A path of no protocol (`""`) leads to where chat's does, else to the
-    first upstream.
+    The names of the headers are in lower case. A path of no protocol (`""`) leads to where chat's does, else to any
+    upstream. A request whose model is not known (`""`) goes to the first of them for all models, else to the first.
+    Raises `NoUpstream`, and `BadRequest` for a name that no upstream has, or that takes no such requests.
     """
     if any(name == _ANTHROPIC_VERSION for name, _ in headers):
         protocol = MESSAGES.name
-    for each in destinations:
-        if (protocol or CHAT.name) in each.protocols:
+    if controls is not None and controls.upstream is not None:
+        return _named(destinations, protocol, controls.upstream, controls.param("upstream"))
+    taking = [each for each in destinations if (protocol or CHAT.name) in each.protocols]
+    if not taking and protocol:
+        raise NoUpstream(f"No upstream of this proxy takes requests of the protocol {protocol}.")
+    taking = taking or list(destinations)
+    for each in taking:
+        if each.serves(model):
             return each
-    if not protocol:
-        return destinations[0]
-    raise NoUpstream(f"No upstream of this proxy takes requests of the protocol {protocol}.")
+    if model:
+        raise NoUpstream(f"No upstream of this proxy takes the model {quoted(model)}.", param="model")
+    return taking[0]
+
+
+def _named(destinations: Sequence[Destination], protocol: str, name: str, param: str) -> Destination:
+    found = next((each for each in destinations if each.name == name), None)
+    if found is None:
+        known = ", ".join(each.name for each in destinations)
+        raise BadRequest(f"{param}: this proxy has no upstream {quoted(name)}; known: {known}.", param=param)
+    if protocol and protocol not in found.protocols:
+        raise BadRequest(f"{param}: {name} takes no requests of the protocol {protocol}.", param=param)
+    return found
+
+
+def taking_credentials(destinations: Sequence[Destination]) -> list[str]:
+    """The names of upstreams of one protocol that all get callers' credentials, of the first such protocol."""
+    for protocol in PROTOCOLS:
+        found = {
+            each.base_url: each.name for each in destinations if each.judges_callers and protocol in each.protocols
+        }
+        if len(found) > 1:
+            return list(found.values())
+    return []
 
 
 def shown(destinations: Sequence[Destination]) -> str:

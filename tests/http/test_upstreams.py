@@ -1,7 +1,9 @@
 """Several upstreams: each request goes to one by its protocol, and what one knows or is given reaches no other."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from proxy.errors import NoUpstream
 from proxy.settings import Settings
 from proxy.settings.tables import PROTOCOLS
-from proxy.upstream.choice import DEFAULTS, Destination, destination_of, destinations
+from proxy.upstream.choice import DEFAULTS, Destination, destination_of, destinations, taking_credentials
 from tests.http.test_trust import Doorman
 from tests.support import replies, wire
 from tests.support.logins import login
@@ -42,7 +44,7 @@ def two(
 
 
 def named(settings: Settings) -> tuple[Destination, ...]:
-    return destinations(settings.upstream, settings.upstreams)
+    return destinations(settings)
 
 
 def test_out_of_the_box_there_are_two_and_an_address_or_a_list_replaces_both() -> None:
@@ -74,6 +76,96 @@ def test_other_paths_go_to_the_first_upstream_and_a_protocol_without_one_is_refu
     assert destination_of(DEFAULTS[1:], "", []) is DEFAULTS[1]
     with pytest.raises(NoUpstream, match="chat"):
         destination_of(DEFAULTS[1:], "chat", [])
+
+
+MANY = (
+    Destination("a", "http://a", models=("claude-*", "opus"), protocols=("messages", "chat")),
+    Destination("b", "http://b", models=("gpt-*",)),
+    Destination("c", "http://c", protocols=("chat",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "model", "name"),
+    [
+        ("messages", "claude-x", "a"), ("chat", "opus", "a"), ("responses", "gpt-4o", "b"), ("messages", "gpt-4o", "b"),
+        ("chat", "qwen3", "c"), ("chat", "CLAUDE-x", "c"), ("", "gpt-embed", "b"), ("", "bge", "c"),
+        ("chat", "", "c"), ("", "", "c"), ("messages", "", "a"), ("responses", "", "b"),
+    ],
+)  # fmt: skip
+def test_the_first_upstream_for_the_model_takes_it_and_the_first_for_all_what_names_none(
+    protocol: str, model: str, name: str
+) -> None:
+    assert destination_of(MANY, protocol, [], model).name == name
+
+
+@contextmanager
+def sharing() -> Iterator[tuple[Mapping[str, ScriptedUpstream], Proxy]]:
+    """A proxy before three upstreams of all protocols, each for its own models."""
+    with ScriptedUpstream() as keyed, ScriptedUpstream() as callers, ScriptedUpstream() as local:
+        by_name = {"keyed": keyed, "callers": callers, "local": local}
+        entries = [{"name": name, "base_url": each.url, "models": [f"{name}-*"]} for name, each in by_name.items()]
+        named = [entries[0] | {"api_key": "sk-keyed"}, entries[1], entries[2] | {"takes_credentials": False}]
+        settings: dict[str, Any] = {"server": {"paths": ["* *"]}, "window": WINDOW, "upstreams": named}
+        with running_proxy("", upstream={"base_url": None}, **settings) as proxy:
+            yield by_name, proxy
+
+
+def test_requests_go_by_model_and_by_name_and_no_credential_crosses() -> None:
+    with sharing() as (by_name, proxy):
+
+        def served(path: str, body: Mapping[str, Any] | bytes, *headers: tuple[str, str]) -> str:
+            """Which upstream answered."""
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            sent = [*wire.JSON, KEY, ("x-goog-api-key", "goog"), ("cookie", "c=1"), *headers]
+            before = {name: len(each.journal) for name, each in by_name.items()}
+            answer = wire.request(proxy.url, "POST", path, data, sent)
+            found = [name for name, each in by_name.items() if len(each.journal) > before[name]]
+            return found[0] if found else f"{answer.status} {answer.body.decode()}"
+
+        said = [{"role": "user", "content": "Hi"}]
+        pick = "X-Condenser-Upstream"
+        for name in by_name:
+            assert served(CHAT, {"model": f"{name}-1@off", "messages": said}) == name
+            assert served("/v1/messages", {"model": f"{name}-1", "max_tokens": 9, "messages": said}) == name
+            assert served("/v1/responses", {"model": f"{name}-1", "input": "Hi"}) == name
+            assert served("/v1/responses", {"model": f"{name}-1", "input": "Hi", "conversation": "conv_1"}) == name
+            assert served("/v1/embeddings", {"model": f"{name}-1", "input": "Hi"}) == name
+            assert served("/v1/embeddings", {"model": "keyed-1", "input": "Hi"}, (pick, name)) == name
+            assert served(CHAT, {"model": "other", "messages": said}, (pick, name)) == name
+            assert served(CHAT, {"model": "other", "messages": said, "condenser": {"upstream": name}}) == name
+        assert served("/v1/embeddings", {"input": "Hi"}) == "keyed"
+        for path in (CHAT, "/v1/messages", "/v1/embeddings"):
+            nobodys = served(path, {"model": "other", "max_tokens": 9, "messages": said, "input": "Hi"})
+            assert nobodys.startswith("404")
+            assert "'other'" in nobodys
+            unknown = served(path, {"model": "keyed-1", "max_tokens": 9, "messages": said}, (pick, "elsewhere"))
+            assert unknown.startswith("400")
+            assert all(each in unknown for each in (pick, "keyed, callers, local"))
+        assert '"type": "error"' in served("/v1/messages", {"model": "other", "max_tokens": 9, "messages": said})
+
+        secrets = {"authorization", "x-api-key", "x-goog-api-key", "cookie"}
+        for name, each in by_name.items():
+            got = [{key: value for key, value in request.headers if key in secrets} for request in each.journal]
+            mine = {"authorization": "Bearer sk-caller", "x-goog-api-key": "goog", "cookie": "c=1"}
+            keys: list[dict[str, str]] = [{"authorization": "Bearer sk-keyed"}, {"x-api-key": "sk-keyed"}]
+            allowed: dict[str, list[dict[str, str]]] = {"keyed": keys, "callers": [mine], "local": [{}]}
+            assert all(found in allowed[name] for found in got)
+            assert not any(key.startswith("x-condenser") for request in each.journal for key, _ in request.headers)
+
+
+def test_upstreams_that_get_the_same_credentials_are_known() -> None:
+    keyed, local = replace(MANY[0], api_key="sk"), replace(MANY[2], takes_credentials=False)
+    assert taking_credentials(MANY) == ["a", "b", "c"]
+    assert taking_credentials((keyed, MANY[1], local)) == taking_credentials(DEFAULTS) == []
+
+
+def test_clients_choose_no_upstream_where_they_may_not() -> None:
+    with ScriptedUpstream() as only, running_proxy(only.url, controls={"allow": []}) as proxy:
+        for path in (CHAT, "/v1/embeddings"):
+            asked = [*wire.JSON, ("X-Condenser-Upstream", "upstream")]
+            assert wire.request(proxy.url, "POST", path, body_of(chat(1)), asked).status == 400
+        assert len(only.journal) == 0
 
 
 def test_each_upstream_gets_its_own_requests_with_its_own_key() -> None:

@@ -20,7 +20,7 @@ def reached(command: str, settings: Settings | None = None, **environment: str) 
     """The addresses of the upstreams of the proxy that a command gets."""
     found = pointed([command], URL, environment)
     used = upstreams_for(settings or Settings(), found.addresses)
-    return [each.base_url for each in destinations(used.upstream, used.upstreams)]
+    return [each.base_url for each in destinations(used)]
 
 
 def test_an_address_that_a_command_has_becomes_the_proxys_upstream() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.http.headers import encode_headers, first, to_client, to_upstream
+from proxy.http.headers import CREDENTIALS, encode_headers, first, to_client, to_upstream
 
 HOP_BY_HOP = [
     *(b"Connection", b"Keep-Alive", b"Proxy-Authenticate", b"Proxy-Authorization", b"Proxy-Connection"),
@@ -34,6 +34,7 @@ def test_the_operators_key_takes_the_place_of_credentials_and_tricks() -> None:
         assert to_upstream([(name, b"/v1/files"), *PLAIN], None) == [(name.lower(), b"/v1/files"), *PLAIN]
     given = [(b"Authorization", b"Bearer a"), (b"API-Key", b"b"), (b"x-api-key", b"c"), (b"accept", b"*/*")]
     assert to_upstream(given, "own") == [(b"accept", b"*/*"), (b"authorization", b"Bearer own")]
+    assert to_upstream(given, None, without=CREDENTIALS) == [(b"accept", b"*/*")]
 
 
 def test_order_duplicates_and_odd_bytes_stay() -> None:
