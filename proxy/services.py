@@ -122,6 +122,10 @@ class Services:
         server = self.discovered.get(scope.upstream)
         return server.window(scope.model) if server is not None else None
 
+    async def _asked(self, scope: LessonScope) -> None:
+        if (server := self.discovered.get(scope.upstream)) is not None:
+            await server.asked()
+
     def _admission(self) -> Admission:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
@@ -140,7 +144,7 @@ class Services:
             report=self.telemetry.record_calibration,
         )
         profiles = Profiles(partial(settings.own, "profile"))
-        return Knowledge(learned, calibrator, profiles, tasks, clock, self._stated_window)
+        return Knowledge(learned, calibrator, profiles, tasks, clock, self._stated_window, self._asked)
 
     def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock

@@ -215,10 +215,11 @@ class Exchange:
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
         """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`."""
         attempt, decision, started = self._attempt, self._attempt.decision, perf_counter()
+        await self._parts.refusals.room_for(attempt)
         reply = await send_body(decision.body)
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
-        # No window is so small that a shorter prompt is refused for its length.
-        is_long = decision.forwarded_tokens >= MIN_WINDOW
+        # No window is so small that a shorter prompt is refused for its length, but a cache may be full of others.
+        is_long = decision.forwarded_tokens >= MIN_WINDOW or reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         view = decision.view
         is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         answer = OpenedReply(reply)

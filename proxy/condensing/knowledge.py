@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from proxy.condensing.policy import Window
@@ -34,8 +34,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
+class Pool:
+    """The cache that requests to a server share, and the tokens that each holds of it."""
+
+    held: dict[object, int] = field(default_factory=dict)
+    _freed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take(self, holder: object, tokens: int, size: int) -> None:
+        """Returns when a request holds so many of `size` tokens, in place of what it held before."""
+        self.release(holder)
+        while self.held and sum(self.held.values()) + tokens > size:
+            await self._freed.wait()
+        self.held[holder] = tokens
+
+    def release(self, holder: object) -> None:
+        if self.held.pop(holder, None) is not None:
+            self._freed.set()
+            self._freed = asyncio.Event()
+
+
+@dataclass(slots=True, eq=False)
 class Knowledge:
-    """What is known of the upstreams; one per app. `stated` gives the window that a server states."""
+    """What is known of the upstreams; one per app. `stated` gives the window that a server stated, once `asked`."""
 
     learned: LearnedWindows
     calibrator: Calibrator
@@ -43,10 +63,11 @@ class Knowledge:
     tasks: OwnedTasks
     clock: Callable[[], float]
     stated: WindowLookup
-    shared_pools: Lru[LessonScope, bool] = field(default_factory=lambda: Lru(MAX_MODELS))
-    """The models whose server has shown that requests share its cache, by an error that the cache is full.
+    asked: Callable[[LessonScope], Awaitable[object]]
+    shared_pools: Lru[LessonScope, Pool] = field(default_factory=lambda: Lru(MAX_MODELS))
+    """Those of the models whose server has shown that requests share its cache, by an error that the cache is full.
 
-    That holds for all tenants, because it only keeps calls of our own back.
+    A pool is that of all tenants, because it only has requests wait for each other, and keeps calls of our own back.
     """
 
     async def refresh(self, scope: LessonScope, counter: str, patience: Patience, *, waits: bool) -> None:
@@ -130,6 +151,17 @@ class Knowledge:
         if stated is None or stated.is_ceiling:
             return None
         return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
+
+    async def take_room(self, decision: Decision, usable: Usable, *, alone: bool) -> None:
+        """Returns when a request fits beside those under way into the cache that they share, or has it `alone`."""
+        request = decision.context.request
+        pool = self.shared_pools.get(request.lesson_scope._replace(tenant=""))
+        size, held_until = self.shared_cache(request.lesson_scope), request.until_answered
+        if pool is None or size is None or held_until is None:
+            return
+        reply = size - usable(size, request.model, request.body.envelope.reply_limit)
+        await pool.take(held_until, size if alone else min(decision.expected_tokens + reply, size), size)
+        held_until.callback(pool.release, held_until)
 
     def shared_cache(self, scope: LessonScope) -> int | None:
         """The window of a model, in tokens, if its server has shown that requests share one cache of that size."""

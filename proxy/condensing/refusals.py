@@ -3,7 +3,7 @@
     another form     the same view in another form, each time that a refusal names one; learned if it is accepted
     other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
     without a head   a view without an opaque head, if the server says that it cannot read it; the head is taken back
-    the same         if the server's cache is full of other requests; once, after a short random wait
+    the same         if the server's cache is full of other requests; once, after a short random wait, and alone
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused
                      (`retry_budget`), in what is left of the time that a request waits for models; once
     fewer pictures   the same view without the oldest ones, if its bytes or its pictures are refused; once
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, Step, ends_size
-from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.knowledge import Knowledge, Pool
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
@@ -91,6 +91,7 @@ class Refusals:
                 return refused, following
             if answer.refusal.kind is RefusedPart.OUTPUT:
                 return refused, None
+            await self._know_server(answer.refusal, refused)
             is_full = self._is_full_pool(answer.refusal, refused.decision)
             if is_full is not False:
                 return refused, await self._repeated(refused) if is_full else None
@@ -181,11 +182,17 @@ class Refusals:
             return None
         return self.attempts.original_of(refused.decision)
 
+    async def _know_server(self, refusal: Refusal, refused: Attempt) -> None:
+        """Has a server asked what it is, before its error is read; where a window is set nobody has asked it yet."""
+        if refusal.is_server_error:
+            await self.knowledge.asked(refused.context.request.lesson_scope)
+
     def _is_full_pool(self, refusal: Refusal, decision: Decision) -> bool | None:
         """Whether a refusal says that the server's cache is full; then it is known that requests share it."""
         is_full = self.knowledge.is_full_pool(refusal, decision)
         if is_full:
-            self.knowledge.shared_pools.put(decision.context.request.lesson_scope._replace(tenant=""), True)
+            pools, scope = self.knowledge.shared_pools, decision.context.request.lesson_scope._replace(tenant="")
+            pools.put(scope, pools.get(scope) or Pool())
         return is_full
 
     async def _repeated(self, refused: Attempt) -> Attempt | None:
@@ -194,6 +201,12 @@ class Refusals:
             return None
         await self.pause()
         return refused._replace(tried=refused.tried | {Step.REPEATED})
+
+    async def room_for(self, attempt: Attempt) -> None:
+        """Returns when an attempt fits into the cache that requests share; one that is repeated has it alone."""
+        if self.knowledge.shared_pools:
+            alone = Step.REPEATED in attempt.tried
+            await self.knowledge.take_room(attempt.decision, self.policies.usable, alone=alone)
 
     async def _smaller(self, refused: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Attempt | None:
         """A smaller view under that policy, once; models get `seconds`."""

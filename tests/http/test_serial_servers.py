@@ -5,6 +5,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from proxy.services import POOL_WAIT
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
@@ -37,8 +39,24 @@ class Serial:
     is_full: bool = False
     """Whether its cache is too full for the next request of a client."""
 
+    takes_one: bool = False
+    """Whether its cache is full as soon as two requests of clients are under way."""
+
     def __post_init__(self) -> None:
         self._free = threading.Semaphore(self.slots)
+        self._arrival = threading.Condition()
+        self._arrived = self._under_way = 0
+
+    def meets_another(self) -> bool:
+        """Whether a second request arrives while one is under way, which is so for a while."""
+        with self._arrival:
+            self._arrived += 1
+            mine, meets = self._arrived, self._under_way > 0
+            self._under_way += 1
+            self._arrival.notify_all()
+            meets = meets or self._arrival.wait_for(lambda: self._arrived > mine, POOL_WAIT[1] * 1.5)
+            self._under_way -= 1
+            return meets
 
     def page(self, path: str) -> Any:
         if path == "/props":
@@ -80,7 +98,7 @@ def serving(slots: int = 1) -> Iterator[Serial]:
             if said is None:
                 self.close_connection = True
                 return
-            if said != SUMMARY and serial.is_full:
+            if said != SUMMARY and (serial.is_full or (serial.takes_one and serial.meets_another())):
                 serial.is_full = False
                 self._send({"error": {"code": 500, "message": "Context size has been exceeded."}}, 500)
                 return
@@ -113,9 +131,10 @@ def serving(slots: int = 1) -> Iterator[Serial]:
         server.server_close()
 
 
-def ask(proxy: Proxy, session: str, **more: str) -> wire.Answer:
+def ask(proxy: Proxy, session: str, max_tokens: int | None = None, **more: str) -> wire.Answer:
+    limit = {"max_tokens": max_tokens} if max_tokens else {}
     headers = [*wire.JSON, ("Authorization", "Bearer sk-1"), *controls(session=session, window=4_096, **more)]
-    return wire.request(proxy.url, "POST", CHAT, body_of(chat(20), "m"), headers)
+    return wire.request(proxy.url, "POST", CHAT, body_of(chat(20), "m", **limit), headers)
 
 
 @pytest.mark.parametrize("background", ["on", "off"])
@@ -155,3 +174,19 @@ def test_what_does_not_fit_a_shared_cache_is_not_asked(is_full: bool, reason: st
             answer = ask(proxy, "s", force="true")
         assert (answer.reason or "") == reason
         assert (serial.events.count("own begins") > begun) == asks
+
+
+def test_requests_that_do_not_fit_a_shared_cache_together_take_turns() -> None:
+    with (
+        serving(4) as serial,
+        running_proxy(serial.url, upstream=DISCOVERS, strategy="recent") as proxy,
+        ThreadPoolExecutor(2) as clients,
+    ):
+        ask(proxy, "first")
+        proxy.quiet()
+        serial.takes_one = True
+        for begun in (4, 2):  # two are refused and repeated; now the cache is known, and two more wait for each other
+            before = len(serial.events)
+            answers = list(clients.map(lambda name: ask(proxy, name, max_tokens=2_400), ("a", "b")))
+            assert [answer.status for answer in answers] == [200, 200]
+            assert serial.events[before:].count("client begins") == begun

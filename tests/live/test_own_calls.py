@@ -1,0 +1,74 @@
+"""The proxy's own calls share a small server with its clients, and its model writes poor records."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strategies import TABLE
+from tests.live.llama import BOUND, CLIENT, MODEL, history, llama, post, talk, tunnel
+from tests.support.proxy import running_proxy
+from tests.support.stage import controls
+from tests.support.wire import Answer
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+WAITS = 2.0  # the `inline_timeout` of these tests, seconds
+SLACK = 2.0  # seconds that a busy machine may add to it
+REWRITING = [name for name in TABLE if name != "off"]
+
+
+def condensing(answer: Answer) -> float:
+    """Seconds that the proxy took before it forwarded the request."""
+    parts = dict(part.strip().split(";dur=") for part in str(answer.header("server-timing")).split(","))
+    return float(parts["condense"]) / 1_000
+
+
+@pytest.mark.parametrize("strategy", REWRITING)
+def test_no_reply_waits_for_an_own_call_that_is_late(server: str, strategy: str) -> None:
+    with (
+        tunnel(server) as passing,
+        running_proxy(passing.url, as_shipped=True, strategy=strategy, inline_timeout=WAITS) as proxy,
+    ):
+        # The first request has the proxy look at the server: it serves one request at a time, in a window of 1,024.
+        talk(proxy.url, history(1), controls(session="s"))
+        proxy.quiet(BOUND)
+        for rounds, force in ((12, "true"), (13, None)):
+            answer = talk(proxy.url, history(rounds), controls(session="s", force=force))
+            assert answer.status == 200, answer
+            assert condensing(answer) < WAITS + SLACK
+    of_clients = [call for call in passing.calls if not call.is_own]
+    assert [call.beside for call in of_clients] == [0] * len(of_clients), passing.calls
+
+
+def test_a_server_without_compaction_is_asked_for_one_once(server: str) -> None:
+    asked = []
+    with tunnel(server) as passing, running_proxy(passing.url, as_shipped=True, strategy="native+extract") as proxy:
+        for rounds in (10, 11, 12):
+            given = [
+                {"type": "message", "role": each["role"], "content": each["content"]} for each in history(rounds)[1:]
+            ]
+            body = {"model": MODEL, "input": given, "max_output_tokens": 8, "user": CLIENT}
+            answer = post(proxy.url, "/v1/responses", body, controls(session="s", window=1_024, force="true"))
+            assert answer.status == 200, answer
+            asked.append(sum(call.path.endswith("/compact") for call in passing.calls))
+    assert asked[0] == asked[-1], passing.calls
+
+
+def test_two_conversations_share_one_pool() -> None:
+    with (
+        llama(n_ctx=512, n_parallel=-1) as url,
+        running_proxy(url, as_shipped=True) as proxy,
+        ThreadPoolExecutor(2) as clients,
+    ):
+
+        def converse(name: str) -> list[Answer]:
+            opening = {"role": "system", "content": f"You are the assistant of {name}."}
+            return [
+                talk(proxy.url, [opening, *history(rounds)[1:]], controls(session=name), max_tokens=48)
+                for rounds in (4, 5)
+            ]
+
+        answers = [answer for each in clients.map(converse, ("Ines", "Omar")) for answer in each]
+        assert [answer.status for answer in answers] == [200] * len(answers), [each.body for each in answers]
+        last = talk(proxy.url, history(6), controls(session="later"))
+        assert (last.window, last.action) == ("512", "passed")
