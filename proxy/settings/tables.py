@@ -205,8 +205,8 @@ class StoreSettings(Table):
     url: StoreUrl = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
-    max_session_bytes: int = Field(0, ge=0)
-    max_tenant_bytes: int = Field(0, ge=0)
+    max_session_bytes: int = Field(64 * 1024 * 1024, ge=0)
+    max_tenant_bytes: int | None = Field(None, ge=0)
     encryption_key: EncryptionKey | None = None
     encryption_old_keys: Annotated[tuple[EncryptionKey, ...], _LIST] = ()
 

@@ -35,6 +35,7 @@ from proxy.quoting import redacted
 from proxy.store.base import CHECK, Quotas, Store, StoreError
 
 _SQLITE = "sqlite:///"
+TENANT_ON_ONE_MACHINE = 4 * 1024**3  # bytes of one tenant where sessions share a disk with everything else
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
 
 
@@ -43,15 +44,18 @@ async def open_store(
     *,
     clock: Callable[[], float] = time.time,
     max_session_bytes: int = 0,
-    max_tenant_bytes: int = 0,
+    max_tenant_bytes: int | None = 0,
     keys: Sequence[bytes] = (),
 ) -> Store:
     """Opens the store at `url`: SQLite at once, Redis with the first call, because it may be down when we start.
 
-    `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. With
-    `keys` of 32 bytes it is encrypted; the first one writes. Raises ValueError for a URL that is not valid, and
-    StoreError for a store that cannot be opened.
+    `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none; None
+    is what suits the scheme. With `keys` of 32 bytes it is encrypted; the first one writes. Raises ValueError for a URL
+    that is not valid, and StoreError for a store that cannot be opened.
     """
+    if max_tenant_bytes is None:
+        # A Redis is bounded by its own `maxmemory`, and would be asked twice more for each turn that is stored.
+        max_tenant_bytes = 0 if url.lower().startswith("redis") else TENANT_ON_ONE_MACHINE
     store = await _open_plain(url, clock, Quotas(max_session_bytes, max_tenant_bytes))
     if not keys:
         return store

@@ -11,8 +11,12 @@ read something.
 
 An entry has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is an entry
 that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
-tenant's size is their sum, read from an index that covers it. Expired data is invisible at once. It is removed by the
+tenant's size is their sum, read from an index that covers it. It is not read for each write: an upper bound is kept for
+a minute, and nothing is refused before the sum was read again. Expired data is invisible at once. It is removed by the
 next write under its key, or by a purge, which goes in small steps.
+
+What is deleted is overwritten (`secure_delete`), but the log file still has it. So the log file is emptied after a
+deletion, and within a minute after a purge; while another process reads or writes, some moments later.
 
 The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
 gives its -wal and -shm files the mode of the database. A file of another version of the schema, or of another program,
@@ -34,6 +38,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
+from proxy.runtime.lru import Lru
 from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
 
 P = ParamSpec("P")
@@ -42,6 +47,9 @@ T = TypeVar("T")
 PURGE_EVERY = 64  # writes; a purge can remove as many entries as that many writes create
 PURGE_SESSIONS = 64
 PURGE_INDEX = 4096
+TIDY_EVERY, TIDY_SOON = 60.0, 0.5  # seconds from one look for what has expired to the next; from a step to the next
+SUM_LIFE = 60.0  # seconds that a bound on the bytes of a tenant is used, in which other processes may write more
+SUMS = 10_000  # tenants
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "store-busy",
@@ -96,6 +104,10 @@ class SqliteStore:
     _is_closed: bool = field(default=False, init=False)
     _closing: Future[None] = field(default_factory=Future, init=False)
     _writes: int = field(default=0, init=False)
+    _is_log_stale: bool = field(default=True, init=False)  # whether the log file may have what was deleted
+    _bounds: Lru[str, tuple[float, int]] = field(default_factory=lambda: Lru(SUMS), init=False)
+    """By tenant: until when a bound on its bytes may be used, and the bound."""
+    _tidying: asyncio.Task[None] | None = field(default=None, init=False)
 
     @classmethod
     async def open(
@@ -108,16 +120,19 @@ class SqliteStore:
         except BaseException:
             await store.close()
             raise
+        if path is not None:
+            store._tidying = asyncio.create_task(store._keep_tidy())
         return store
 
     @_job
     def _connect(self, now: float, path: Path | None) -> None:
         self._connection = _open_database(path)
-        self._purge(now)
 
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. May be repeated."""
         was_closed, self._is_closed = self._is_closed, True
+        if self._tidying is not None:
+            self._tidying.cancel()
         if self._executor is None:
             self._disconnect()
             return
@@ -175,7 +190,7 @@ class SqliteStore:
                     added += len(digest) + len(block)
             size = rest + added + len(write.meta)
             if added:
-                _stay_within(self._quotas.for_blocks(self._size_of_others(now, key)), size)
+                self._stay_within(self._quotas.for_blocks, now, key, size)
             self._rows(
                 "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
                 *(write.meta, revision + 1, expires_at, size, row),
@@ -200,7 +215,7 @@ class SqliteStore:
                 return kept
             ((before,),) = self._rows("SELECT bytes FROM sessions WHERE id = ?", row)
             size = before + len(name) + len(record)
-            _stay_within(self._quotas.for_records(self._size_of_others(now, key)), size)
+            self._stay_within(self._quotas.for_records, now, key, size)
             self._rows("INSERT INTO records VALUES (?, ?, ?)", row, name, record)
             self._rows("UPDATE sessions SET bytes = ? WHERE id = ?", size, row)
         return record
@@ -263,8 +278,9 @@ class SqliteStore:
         with _transaction(self._connection, "IMMEDIATE"):
             row, revision, _ = self._live_row(now, key)
             self._rows("DELETE FROM sessions WHERE id = ?", row)
-        # Otherwise the text would stay in the log file until it is overwritten. A busy log file is emptied later.
-        self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._rows("DELETE FROM chain WHERE tenant = ? AND session = ?", *key)
+        self._is_log_stale = True
+        self._empty_log()
         return revision > 0
 
     # Claims and facts
@@ -325,7 +341,34 @@ class SqliteStore:
             with suppress(sqlite3.Error):
                 self._purge(now)
 
-    def _purge(self, now: float) -> None:
+    async def _keep_tidy(self) -> None:
+        while True:
+            has_more = False
+            with suppress(StoreError):  # the next write raises the same
+                has_more = await self.tidy()
+            await asyncio.sleep(TIDY_SOON if has_more else TIDY_EVERY)
+
+    @_job
+    def tidy(self, now: float) -> bool:
+        """Removes some of what has expired, and empties the log file of it. Returns whether there is more to do."""
+        if self._purge(now):
+            return True
+        self._empty_log()
+        return self._is_log_stale
+
+    def _empty_log(self) -> None:
+        """Empties the log file, if it may have what was deleted and nobody else uses it now."""
+        if self._is_log_stale:
+            self._rows("PRAGMA busy_timeout = 0")  # requests are not to wait for it
+            try:
+                ((is_busy, _, _),) = self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._rows(f"PRAGMA busy_timeout = {BUSY * 1000:.0f}")
+            self._is_log_stale = bool(is_busy)
+
+    def _purge(self, now: float) -> bool:
+        """Removes some of what has expired; returns whether there may be more."""
+        before = self._connection.total_changes
         with _transaction(self._connection, "IMMEDIATE"):
             self._rows(
                 "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= ? LIMIT ?)",
@@ -340,6 +383,9 @@ class SqliteStore:
             self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
             self._rows("DELETE FROM claims WHERE expires_at <= ?", now)
             self._rows("DELETE FROM sums WHERE expires_at <= ?", now)
+        has_removed = self._connection.total_changes > before
+        self._is_log_stale |= has_removed
+        return has_removed
 
     # Statements of several jobs, inside their transactions
 
@@ -373,19 +419,23 @@ class SqliteStore:
         assert row is not None
         return row
 
+    def _stay_within(self, room_beside: Callable[[int], int], now: float, key: StoreKey, size: int) -> None:
+        """Raises, which rolls the transaction back, if an entry of that size would exceed a quota."""
+        until, others = self._bounds.use(key.tenant) or (0.0, 0)
+        room = room_beside(others)
+        if self._quotas.tenant and (now >= until or UNBOUNDED != room < size):
+            until, others = now + SUM_LIFE, self._size_of_others(now, key)
+            room = room_beside(others)
+        if UNBOUNDED != room < size:
+            raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
+        if self._quotas.tenant:
+            self._bounds.put(key.tenant, (until, others + size))
+
     def _size_of_others(self, now: float, key: StoreKey) -> int:
-        """The bytes of the tenant's other entries; 0 without a tenant quota, which alone needs it."""
-        if not self._quotas.tenant:
-            return 0
+        """The bytes of the tenant's other entries."""
         select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
         size: int = self._rows(select, key.tenant, now, key.name)[0][0]
         return size
-
-
-def _stay_within(room: int, size: int) -> None:
-    """Raises, which rolls the transaction back, if an entry would exceed its quota."""
-    if room != UNBOUNDED and size > room:
-        raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
 
 
 def _reason(error: Exception) -> str:

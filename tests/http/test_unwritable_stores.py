@@ -12,7 +12,7 @@ import pytest
 from tests.support import wire
 from tests.support.redis_server import RedisServer, asking, await_true
 from tests.support.replicas import await_answer, replica
-from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
+from tests.support.stage import WINDOW, Stage, body_of, chat, controls, count, proxy_with_upstream
 from tests.support.transcripts import user
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
@@ -50,6 +50,17 @@ def append(stage: Stage, text: str, **members: Any) -> Answer:
 
 def contents(stage: Stage) -> list[str]:
     return [each["content"] for each in stage.last_view]
+
+
+def test_a_session_that_is_full_goes_on_within_its_window(tmp_path: Path) -> None:
+    store = {"url": f"sqlite:///{tmp_path}/s.db", "max_session_bytes": 6_000}
+    with proxy_with_upstream(store=store) as stage:
+        answers = []
+        for rounds in range(12, 40, 4):
+            answers.append(stage.ask(chat(rounds), controls(session="s")))
+            assert count({"messages": stage.last_view}) < WINDOW
+    assert answers[1].action == "replayed"
+    assert (answers[-1].action, answers[-1].reason) == ("degraded", "store-quota")
 
 
 def readiness(url: str) -> Any:

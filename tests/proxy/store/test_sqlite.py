@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
-from proxy.store.sqlite import PURGE_EVERY, SCHEMA_VERSION, SqliteStore
+from proxy.store.sqlite import PURGE_EVERY, PURGE_SESSIONS, SCHEMA_VERSION, SqliteStore
 from tests.support.signals import BOUND
 from tests.support.virtual_time import Clock
 
@@ -237,9 +237,42 @@ def count(connection: sqlite3.Connection, table: str) -> int:
 
 
 async def test_nothing_of_a_deleted_session_stays_in_the_files(store: SqliteStore, path: Path) -> None:
+    text, digest = os.urandom(64), os.urandom(16).hex()
+    await store.save(KEY, Write(text, 0, ttl=600, blocks={"d": text[::-1]}, index=[digest], journal=text))
+    await store.put_record(KEY, "r", text, 600)
+    assert {text, text[::-1], digest.encode()} == left(path, text, text[::-1], digest.encode())
+    await store.delete(KEY)
+    assert left(path, text, text[::-1], digest.encode()) == set()
+
+
+def left(path: Path, *texts: bytes) -> set[bytes]:
+    """Those of the texts that are in the files of a store."""
+    written = b"".join(each.read_bytes() for each in path.parent.glob("sessions.db*"))
+    return {text for text in texts if text in written}
+
+
+async def test_what_is_deleted_while_another_process_reads_leaves_the_files_after_it(
+    store: SqliteStore, path: Path
+) -> None:
     text = os.urandom(64)
     await store.save(KEY, Write(text, 0, ttl=600))
-    files = list(path.parent.glob("sessions.db*"))
-    assert any(text in each.read_bytes() for each in files)
-    await store.delete(KEY)
-    assert not any(text in each.read_bytes() for each in files)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM sessions").fetchall()
+        await store.delete(KEY)
+        assert await store.tidy()
+        assert left(path, text)
+    assert not await store.tidy()
+    assert not left(path, text)
+
+
+async def test_what_expires_leaves_the_files_though_nothing_is_written(path: Path) -> None:
+    clock, text = Clock(), os.urandom(64)
+    store = await SqliteStore.open(path, clock=clock)
+    for n in range(PURGE_SESSIONS + 1):
+        await store.save(StoreKey("tenant", f"s{n}"), Write(text, 0, ttl=600))
+    clock.now += 601
+    while await store.tidy():
+        pass
+    assert not left(path, text)
+    await store.close()
