@@ -25,6 +25,7 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "dashboard": "Print the address of a running proxy's dashboard, and open it.",
     "sessions": "List, show, export, revert, pin or delete the sessions of a running proxy.",
     "memory": "List, search, add, import or forget the memory cards of a session, in a running proxy.",
+    "keys": 'Make, list and revoke the keys of callers, for a proxy with auth.mode = "keys".',
     "mcp": "Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
@@ -42,6 +43,7 @@ PAGES = {  # the page and section about a command; "" for every other
     "sessions": "operations.md#sessions",
     "doctor": "operations.md#when-nothing-seems-to-happen",
     "memory": "operations.md#memory",
+    "keys": "security.md#keys-of-callers",
     "mcp": "operations.md#an-agents-own-memory",
     "healthcheck": "operations.md#health",
 }
@@ -76,6 +78,10 @@ EXAMPLES = {  # arguments, by the command, or by the command and its action; "" 
     "memory add": ("memory add my-session 'Deploys go out on Mondays.' --type decision --tag deploy",),
     "memory import": ("memory import my-session memory.json",),
     "memory forget": ("memory forget my-session 0123456789abcdef", "memory forget my-session --all"),
+    "keys": ("keys new anna", "keys list --config condenser.toml"),
+    "keys new": ("keys new anna",),
+    "keys list": ("keys list", "keys list --config condenser.toml"),
+    "keys revoke": ("keys revoke anna", "keys revoke anna --config condenser.toml"),
     "mcp": ("mcp", "mcp --session my-session --key-from ANTHROPIC_API_KEY"),
     "healthcheck": ("healthcheck --url http://127.0.0.1:9000",),
 }

@@ -99,6 +99,19 @@ class CredentialRefused(ProxyError):
         return self._body if json_or_none(self._body) is not None else super().to_json()
 
 
+class InvalidKey(ProxyError):
+    """The request has no key of this proxy, or one that holds no longer."""
+
+    status, type, code = 401, _INVALID, "invalid_api_key"
+    headers = (("WWW-Authenticate", "Bearer"),)
+
+
+class NotPermitted(ProxyError):
+    """The key of the request is not for this model, or not for this strategy."""
+
+    status, type, code = 403, _INVALID, "model_not_allowed"
+
+
 class HeadMismatch(ProxyError):
     """An append names a head other than `head`, that of the stored history, or another replica appends just now.
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from proxy.condensing import account
-from proxy.condensing.exchange import Exchange
 from proxy.endpoints import endpoint_serving
 from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.package import LOGGER
@@ -28,6 +27,9 @@ from proxy.quoting import label, printable
 from proxy.reasons import Action
 from proxy.sessions.requests import amounts
 from proxy.settings import LogSettings
+
+if TYPE_CHECKING:
+    from proxy.condensing.exchange import Exchange
 
 LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
@@ -50,6 +52,7 @@ class RequestLine:
     exchange: Exchange | None = None
     outcome: tuple[str, str] = ("", "")  # action and reason of a request without an exchange
     error: str | None = None  # the code of one of the proxy's own errors
+    tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
     upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
     _started: float = field(default_factory=perf_counter)
 
@@ -79,6 +82,7 @@ class RequestLine:
             "" if self.is_complete else "broken off",
             f"upstream {upstream:.0f} ms" if upstream else "",
             f"{ms:.0f} ms in all",
+            f"tenant {self.tenant}" if self.tenant else "",
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
@@ -121,6 +125,7 @@ class RequestLine:
             "path": printable(self.path, _LONGEST_PATH),
             "status": self.status,
             "complete": self.is_complete,
+            "tenant": self.tenant or None,
             "model": None if self.model is None else printable(self.model, _LONGEST_MODEL),
             "action": action or None,
             "reason": reason or None,

@@ -32,6 +32,7 @@ from proxy.knowledge.profiles import LessonScope, Profiles
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.compaction_items import CompactionItems
+from proxy.request.keys import Keys, follow_revoked
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
@@ -71,9 +72,12 @@ class Services:
     ) -> None:
         # First what may fail, because a file with a secret may be unreadable.
         key = tenant_key(settings)
-        self.tenants, token = Tenants(settings, key), admin_token(settings)
+        token = admin_token(settings)
+        self.keys = Keys(settings.auth, clock) if settings.auth.mode == "keys" else None
+        """The callers' keys; None where callers need none of the proxy's own."""
+        self.tenants = Tenants(settings, key, self.keys)
         self.settings, self.store, self.clock = settings, store, clock
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry(self.tenants.name)
         self.upstream = Upstream(settings.upstream)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
         self.background = OwnedTasks()
@@ -102,7 +106,8 @@ class Services:
         self.policies = Policies(settings, table, self._stated_window, learned, knowledge.profiles.for_model)
         self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
-        self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
+        names = self.tenants.name, self.tenants.named
+        self.admin = Admin(self.stored, token, self._reader, self.tokenizers, *names)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
         self.compaction_items = CompactionItems(key)
         self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)
@@ -212,5 +217,9 @@ async def open_services(
         stack.push_async_callback(built.stored.close)
         stack.push_async_callback(built.sums.write)
         stack.push_async_callback(built.background.close)
+        if built.keys is not None:
+            await stack.enter_async_context(
+                follow_revoked(built.keys, built.stored.in_time, store, built.stored.outage)
+            )
         await asyncio.to_thread(built.tokenizers.warm)
         yield built

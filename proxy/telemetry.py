@@ -32,7 +32,7 @@ _MAX_SOURCES = 16
 OTHER = "other"
 _OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
-    "requests_total": (Counter, "Requests by what was done with them.", ("action",)),
+    "requests_total": (Counter, "Requests by what was done with them, and by tenant.", ("action", "tenant")),
     "reasons_total": (Counter, "Requests by the reason that was given.", ("reason",)),
     "tokens_total": (Counter, "Prompt tokens before and after, and all of our own calls by role.", ("stage",)),
     "calls_total": (Counter, "Model calls of our own by how they ended.", ("role", "outcome")),
@@ -75,9 +75,10 @@ class Arrivals:
 
 
 class Telemetry:
-    """The metrics of one app, with a registry of their own."""
+    """The metrics of one app, with a registry of their own; `name_of` gives the name of a tenant that has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[str], str | None] = lambda _: None) -> None:
+        self._name_of = name_of
         self.registry = CollectorRegistry()
         metrics = {
             name: kind(f"condenser_{name}", text, labels, registry=self.registry)
@@ -95,6 +96,10 @@ class Telemetry:
 
     def count(self, name: str, *labels: str) -> None:
         self.metric(name, *labels).inc()
+
+    def count_request(self, action: str, tenant: str) -> None:
+        """Counts a request; all tenants without a name are one, since anybody may make up any number of those."""
+        self.count("requests_total", action, self._name_of(tenant) or OTHER)
 
     def record_calibration(self, model: str, figures: Figures) -> None:
         for kind, error in (("first", figures.first_error), ("anchored", figures.later_error)):
@@ -117,7 +122,7 @@ class Telemetry:
     def record_decision(self, decision: Decision, milliseconds: float) -> None:
         """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
         self._note_arrival(decision)
-        self.metric("requests_total", decision.action).inc()
+        self.count_request(decision.action, decision.context.request.tenant)
         if decision.reason:
             self.metric("reasons_total", decision.reason).inc()
         self.metric("tokens_total", "before").inc(decision.tokens_before)

@@ -152,7 +152,7 @@ def table_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for each in get_args(annotation) if (found := table_in(each))), None)
 
 
-LISTS = ("models", "upstreams")
+LISTS = ("models", "upstreams", "auth.keys")
 
 
 def settings_keys(table: type[BaseModel] = Settings, path: str = "") -> dict[str, Any]:
@@ -252,15 +252,15 @@ def test_the_config_file_uncommented_gives_exactly_the_defaults(config: Path) ->
 
 
 def test_the_config_file_with_its_examples_is_valid(config: Path) -> None:
-    config.write_text(uncommented(examples=True))
+    config.write_text(uncommented(examples=True).replace('mode = "passthrough"', 'mode = "keys"'))
     assert load_settings().for_model("qwen3-8b") is not None
 
 
 def keys_in(tree: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, value in tree.items():
-        if name in LISTS:
-            yield from (f"{name}[].{key}" for key in value[0])
-        elif isinstance(value, dict):
+        if path + name in LISTS:
+            yield from (f"{path}{name}[].{key}" for key in value[0])
+        elif isinstance(value, dict) and path + name not in ALL_KEYS:
             yield from keys_in(value, f"{path}{name}.")
         else:
             yield path + name

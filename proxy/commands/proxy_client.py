@@ -133,7 +133,7 @@ def add_yes(action: argparse.ArgumentParser) -> None:
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
+    action.add_argument("--tenant", help="look only at the sessions of this tenant: its name or its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
 

@@ -40,6 +40,7 @@ _KEY_GIVEN_AWAY = """refusing to start on {host} with {keys}:
 anyone who reaches the port could use your key. Ways out, one of them:
   - listen on this machine only: --host 127.0.0.1
   - leave the key out, so that only the credentials of the callers are used
+  - give each caller a key of the proxy's own: auth.mode = "keys"
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
   - say that it is meant: open_to_all = true, or CONDENSER_OPEN_TO_ALL=true; so a container listens whose port is
     published on this machine only (-p 127.0.0.1:8484:8484)"""
@@ -199,7 +200,7 @@ def prepare(settings: Settings) -> None:
         _log.warning(_NO_PEPPER)
     if named := taking_credentials(destinations(settings)):
         _log.warning(_SHARED_CREDENTIALS, ", ".join(named))
-    if settings.open_to_all and keys and not is_loopback(settings.host):
+    if settings.open_to_all and keys and settings.auth.mode != "keys" and not is_loopback(settings.host):
         place = f"{settings.host}:{settings.port}"
         _log.warning("anyone who reaches %s can use %s: open_to_all is true", place, keys)
 
@@ -226,5 +227,6 @@ async def _try_store(settings: Settings) -> None:
 def gives_the_key_away(settings: Settings) -> bool:
     """Whether anyone who reaches the port could spend one of the operator's keys."""
     behind_a_proxy = settings.tenant_source.startswith("header:")
-    is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all)
+    has_keys = settings.auth.mode == "keys"
+    is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all or has_keys)
     return is_open and bool(settings.operator_keys)

@@ -161,7 +161,8 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield from table([COLUMNS, *map(_row, rows)])
         return
     for tenant in tenants:
-        yield f"tenant {tenant}"
+        name = next(row.get("tenant_name") for row in rows if row["tenant"] == tenant)
+        yield f"tenant {f'{name} ({tenant})' if name else tenant}"
         yield from table([COLUMNS, *(_row(row) for row in rows if row["tenant"] == tenant)])
 
 
@@ -191,6 +192,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     yield from table(
         [
             *((name, session[name]) for name in ("session", "id", "tenant", "source")),
+            *([("tenant name", session["tenant_name"])] if session.get("tenant_name") else []),
             ("parent", session["parent"] or "none"),
             ("created", moment(session["created_at"])),
             ("model", session["model"] or "not known"),

@@ -31,10 +31,12 @@ from typing import NamedTuple
 
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers, is_success, lowered_names, values_once
+from proxy.knowledge.profiles import SHOWN
+from proxy.request.keys import Keys
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
-from proxy.settings.tables import network
+from proxy.settings.tables import KeyEntry, network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream
@@ -62,6 +64,7 @@ class Owner(NamedTuple):
     tenant: str
     credential: str  # what the caller authenticates with; the same for all callers without a credential
     login: str = ""  # whom a signed login says that it is of; "" if the tenant does not rest on that
+    key: KeyEntry | None = None  # the key of the proxy's own that the request has, if callers need one
 
     def tenant_at(self, upstream: Destination) -> str:
         """The tenant at an upstream: of a signed login its subject, so that a refreshed one goes on with its sessions.
@@ -75,22 +78,49 @@ class Owner(NamedTuple):
 
 
 class Tenants:
-    def __init__(self, settings: Settings, key: bytes) -> None:
+    """Names the owner of each request; `keys` has the callers' keys, None where their own credentials pass through."""
+
+    def __init__(self, settings: Settings, key: bytes, keys: Keys | None = None) -> None:
+        self._keys = keys
         self._source = settings.tenant_source
         self._header = self._source.partition(":")[2]
         self._credentials = lowered_names([AUTHORIZATION, *settings.tenant.headers])
         self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
         self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self._key = key[:64]
+        self._shown = {self.of_key(entry.owner): entry.owner for entry in settings.auth.keys} | settings.tenant.names
+
+    def of_key(self, name: str) -> str:
+        """The tenant with this name among those of keys."""
+        return self._digest("key", name)
+
+    def name(self, tenant: str) -> str | None:
+        """The name of a tenant, by its key or by `tenant.names`; None if it has none."""
+        return self._shown.get(tenant)
+
+    def shown(self, tenant: str) -> str:
+        """A tenant for people: its name, else the beginning of its digest."""
+        return self._shown.get(tenant) or tenant[:SHOWN]
+
+    def named(self, name: str) -> list[str]:
+        """The tenants that a person means by a text: those with this name.
+
+        If there are none, it is the name of a key that the settings no longer have, or the digest of a tenant.
+        """
+        return [tenant for tenant, shown in self._shown.items() if shown == name] or [self.of_key(name), name]
 
     def owner(
         self, headers: Sequence[tuple[bytes, bytes]], peer: str | None, prefix: str = "", query: bytes = b""
     ) -> Owner:
         """The owner of a request from the address `peer`, at a path with an unlisted `prefix`; "" for any other path.
 
-        Raises `BadRequest` if the header that must name the tenant is missing or does not come from a trusted proxy,
-        and if that header, or one with a credential, occurs twice or is not meant for the upstream.
+        Raises `InvalidKey` if callers need a key of the proxy and the request has none that holds. Else raises
+        `BadRequest` if the header that must name the tenant is missing or does not come from a trusted proxy, and if
+        that header, or one with a credential, occurs twice or is not meant for the upstream.
         """
+        if self._keys is not None:
+            entry = self._keys.key_of(headers)
+            return Owner(self.of_key(entry.owner), entry.sha256, key=entry)
         values = values_once(headers, self._names)
         # There may be several, and all of them count.
         named = b",".join([value.lower() for name, value in headers if name.lower() == b"connection"])

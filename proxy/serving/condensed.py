@@ -37,6 +37,7 @@ from proxy.knowledge.profiles import NO_TRIGGER, refuses_trigger
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.reply.watching import UsageRemover, WatchedReply
+from proxy.request.keys import check_unread
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.compacting import own_compaction, serve_compaction
@@ -339,6 +340,8 @@ class PassThrough(AdmittedEndpoint):
 
     async def serve(self, admitted: AdmittedRequest) -> None:
         scope = admitted.scope
+        if scope["method"] not in ("GET", "HEAD"):
+            check_unread(admitted.owner.key)
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
         own_headers = _note_bypass(admitted, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
@@ -353,7 +356,7 @@ async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
 
 def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, str]]:
     """Counts a request that asks a model and is not condensed; returns the headers that tell the client."""
-    admitted.services.telemetry.count("requests_total", Action.BYPASSED)
+    admitted.services.telemetry.count_request(Action.BYPASSED, admitted.owner.tenant)
     admitted.scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 

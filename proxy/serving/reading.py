@@ -25,9 +25,11 @@ from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for
 from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
+from proxy.log import LINE
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
+from proxy.request.keys import check_permitted, check_unread
 from proxy.request.scanning import EXTENSION
 from proxy.request.wire import ClientRequest
 from proxy.upstream.choice import Destination, destination_of
@@ -181,6 +183,7 @@ class AdmittedEndpoint(ABC):
         client = scope.get("client")
         peer, prefix = client[0] if client else None, scope.get(UNLISTED, "")
         owner = services.tenants.owner(scope["headers"], peer, prefix, scope["query_string"])
+        scope[LINE].tenant = services.tenants.shown(owner.tenant)
         place = services.admission.place(owner.tenant)
         try:
             await self.serve(AdmittedRequest(scope, receive, send, services, owner, place, ClientStream(receive)))
@@ -205,6 +208,7 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         if controls.read(headers, None, None, services.permit).needs_reading:
             message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
             raise BadRequest(message, param="Content-Encoding")
+        check_unread(owner.key)
         raise PassOn(Reason.ENCODED_BODY)
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
@@ -225,6 +229,7 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         is_off = asked.strategy.is_off if asked.strategy is not None else services.settings.strategy == "off"
         if asked.needs_reading or not is_off:
             raise
+        check_unread(owner.key)
         stripped = await asyncio.to_thread(wire.without_extension, plain)
         if stripped == plain:
             raise PassOn(Reason.UNREADABLE_BODY, data) from None
@@ -280,7 +285,12 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
+    if owner.key is not None:
+        check_permitted(owner.key, model, body.values, asked)
     upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"], model or "", asked)
+    tenant = owner.tenant_at(upstream)
+    if tenant != owner.tenant:
+        scope[LINE].tenant = services.tenants.shown(tenant)
     headers, encoding_headers = upstream.forwarded(scope["headers"], endpoint.key_header), []
     if encoded_body:
         # The headers of the encoding are kept apart, because other bodies are not encoded.
@@ -289,7 +299,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     # A request to a path with a provider's prefix is forwarded to that path.
     is_prefixed = bool(scope.get("path_params", {}).get("prefix"))
     return ClientRequest(
-        tenant=owner.tenant_at(upstream),
+        tenant=tenant,
         upstream=upstream,
         headers=headers,
         body=body,

@@ -56,10 +56,19 @@ class Admin:
     """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
 
     Without a `token` nobody is let in. `reader` reads stored messages, and one of the `tokenizers` counts them.
+    `name_of` gives the name of a tenant, and `named` the tenants that a person means by a text.
     """
 
-    def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
-        self._stored = stored
+    def __init__(
+        self,
+        stored: StoredSessions,
+        token: str | None,
+        reader: Reader,
+        tokenizers: Tokenizers,
+        name_of: Callable[[str], str | None] = lambda _: None,
+        named: Callable[[str], Sequence[str]] = lambda tenant: [tenant],
+    ) -> None:
+        self._stored, self._name_of, self._named = stored, name_of, named
         self.token = token.encode() if token else None
         self._reader = reader
         self._tokenizers = tokenizers
@@ -79,13 +88,13 @@ class Admin:
         async for key, session in self._each_session(await self._stored.in_time(self._stored.store.newest(count))):
             if session is not None:
                 items = await self._stored.in_time(self._stored.store.journal(key))
-                row = _summary(key, session)
+                row = self._row(key, session)
                 found += [(row, record) for record in unpacked_all(items[-_MAX_OF_SESSION:], session)]
         return found
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
-        keys = await self._stored.store.keys(tenant)
+        keys = await self._keys(tenant)
         if name is not None:
             names = {name, *(session_key(name, dialect) for dialect in (*DIALECTS, SCOPE))}
             keys = [key for key in keys if key.name in names]
@@ -93,10 +102,18 @@ class Admin:
 
     async def _listed(self, keys: Iterable[StoreKey]) -> Document:
         loaded = [pair async for pair in self._each_session(keys)]
-        rows = [_summary(key, session) for key, session in loaded if session is not None]
+        rows = [self._row(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
+
+    def _row(self, key: StoreKey, session: Session) -> Document:
+        return {**_summary(key, session), "tenant_name": self._name_of(key.tenant)}
+
+    async def _keys(self, tenant: str | None) -> list[StoreKey]:
+        """The keys of all sessions, or of those whose tenant has this name or digest."""
+        tenants = [None] if tenant is None else self._named(tenant)
+        return [key for each in tenants for key in await self._stored.store.keys(each)]
 
     async def find_session(self, name: str, tenant: str | None = None) -> Document | None:
         """The session with this key or id, of all tenants or one; raises `BadRequest` if several have it."""
@@ -140,6 +157,7 @@ class Admin:
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         pins = list(_pins(session, branches, counter))
         document = {**session_document(key, session, stored, requests), "pins": pins}
+        document["tenant_name"] = self._name_of(key.tenant)
         return ShownSession(document, session, requests, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
@@ -211,7 +229,7 @@ class Admin:
 
     async def delete_tenant(self, tenant: str) -> int:
         """Deletes all sessions of a tenant, including those never saved. Returns how many there were."""
-        keys = await self._stored.store.keys(tenant)
+        keys = await self._keys(tenant)
         for key in keys:
             await self.delete(key)
         return len(keys)

@@ -175,7 +175,9 @@ def sets(tree: Any, path: Sequence[str | int]) -> bool:
 # What is wrong
 
 _LIKENESS = 0.6
-_SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url", "encryption_key", "encryption_old_keys"})
+_SECRETS = frozenset(
+    {"api_key", "token", "pepper", "url", "base_url", "sha256", "encryption_key", "encryption_old_keys"}
+)
 _WORDS = {
     "missing": "is missing",
     "tuple_type": "must be a list; in the environment it is one in JSON",
@@ -375,6 +377,7 @@ class Settings(BaseSettings):
     sessions: tables.SessionSettings = tables.SessionSettings()
     limits: tables.LimitSettings = tables.LimitSettings()
     upstreams: tuple[tables.UpstreamEntry, ...] = ()
+    auth: tables.AuthSettings = Field(default_factory=tables.AuthSettings, validate_default=True)
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
@@ -395,6 +398,27 @@ class Settings(BaseSettings):
             raise ValueError("two of them have one name")
         if one is not None and one.base_url is not None and "upstream" in names:
             raise ValueError("'upstream' is the name of the one at upstream.base_url")
+        return value
+
+    @field_validator("auth")
+    @classmethod
+    def _keys_stand_alone(cls, value: tables.AuthSettings, info: ValidationInfo) -> tables.AuthSettings:
+        """No key of a caller goes to an upstream, so each has one of its own; and a key says whose a request is."""
+        if value.mode != "keys":
+            return value
+        one, named = info.data.get("upstream"), info.data.get("upstreams", ())
+        missing = [
+            f"upstreams.{each.name}.api_key" for each in named if each.api_key is None and each.takes_credentials
+        ]
+        if one is not None and (one.base_url is not None or not named) and one.api_key is None:
+            missing.append("upstream.api_key")
+        if missing:
+            raise ValueError(f'mode = "keys" forwards no key of a caller; what is missing: {", ".join(missing)}')
+        tenant = info.data.get("tenant")
+        if info.data.get("single_user") or (tenant is not None and tenant.source != "credential"):
+            raise ValueError(
+                'mode = "keys" gives each key its tenant; so tenant.from must be "credential", and single_user false'
+            )
         return value
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from base64 import b64decode
+from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from proxy.controls import MIN_WINDOW, pipeline_named
 from proxy.knowledge.profiles import ANY, Profile
 from proxy.quoting import not_this
+from strategies import TABLE
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
 from strategies.core.ledger import MIN_RECITAL, LedgerCaps
@@ -133,6 +135,9 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...]
 HeaderNames = Annotated[tuple[Annotated[str, matching(_HEADER, "the name of a header")], ...], _LIST]
 HostNames = Annotated[tuple[Annotated[str, _LOWERED, _HOST], ...], _LIST]
 Origins = Annotated[tuple[Annotated[str, _LOWERED, _ORIGIN], ...], _LIST]
+KeyName = Annotated[  # no digest of a tenant is one
+    str, matching(r"(?![0-9a-f]{32}$)[A-Za-z0-9][A-Za-z0-9_-]{0,63}", "up to 64 letters, digits, '-' and '_'")
+]
 _PREFIX = matching(r"(/([A-Za-z0-9._~-]+|\*))+", "a path such as /api/coding/v1, with * for any one segment")
 _PATH_RULE = matching(r"(\*|[A-Za-z]+) /?[A-Za-z0-9._~/*-]+", "a method and a path, such as GET models/*")
 PathPrefixes = Annotated[tuple[Annotated[str, _PREFIX], ...], _LIST]
@@ -332,6 +337,56 @@ class TenantSettings(Table):
         "cf-aig-authorization",
     )
     pepper: Secret | None = None
+    names: dict[Annotated[str, matching("[0-9a-f]{32}", "the 32 digits of a tenant")], KeyName] = Field(
+        default_factory=dict
+    )
+
+
+def digest_of_key(value: str) -> str:
+    """`value` in lower case if it is a SHA-256 digest; the error does not quote it: it may be the key itself."""
+    if not re.fullmatch("[0-9a-fA-F]{64}", value):
+        raise ValueError("must be the 64 hexadecimal digits of a digest; `condenser keys new NAME` prints an entry")
+    return value.lower()
+
+
+def in_utc(value: datetime) -> datetime:
+    """`value` in UTC, which a time without a zone is taken to be in."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+StrategyNames = Annotated[tuple[Annotated[str, matching("|".join(TABLE), "a strategy")], ...], _LIST]
+
+
+class KeyEntry(Table):
+    """A key that a caller of the proxy has. Its digest alone is known here; None sets no bound to what it may ask."""
+
+    name: KeyName
+    sha256: Annotated[str, AfterValidator(digest_of_key)]
+    tenant: KeyName | None = None
+    models: Annotated[tuple[Text, ...] | None, _LIST] = None
+    strategies: StrategyNames | None = None
+    expires: Annotated[datetime, AfterValidator(in_utc)] | None = None
+
+    @property
+    def owner(self) -> str:
+        """The name of its tenant: by default its own."""
+        return self.tenant or self.name
+
+
+class AuthSettings(Table):
+    """Who may use the proxy: whoever the upstream accepts, or the holders of `keys`."""
+
+    mode: Literal["passthrough", "keys"] = "passthrough"
+    keys: tuple[KeyEntry, ...] = ()
+
+    @model_validator(mode="after")
+    def _each_key_is_one(self) -> Self:
+        if self.keys and self.mode != "keys":
+            raise ValueError('has keys, which count only with mode = "keys"')
+        for what, values in (("name", [key.name for key in self.keys]), ("digest", [key.sha256 for key in self.keys])):
+            if len(set(values)) < len(values):
+                raise ValueError(f"two of its keys have one {what}")
+        return self
 
 
 class AdminSettings(Table):

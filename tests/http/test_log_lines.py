@@ -50,7 +50,7 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     assert re.fullmatch(
         r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k "
         r"context_limit, \+\d+ ms, own 940 tok, condensing at \S+ to \S+ would save \d+%, upstream \d+ ms, "
-        r"\d+ ms in all, request client-17",
+        r"\d+ ms in all, tenant [0-9a-f]{12}, request client-17",
         line,
     ), line
 
@@ -96,8 +96,8 @@ def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog
     stage.upstream.reply(error(500, "no"))
     stage.post(body_of(chat(1)))
     wanted = [
-        r"200 POST /v1/embeddings bypassed, not-condensed-endpoint, upstream \d+ ms.* in all, request [0-9a-f]{16}",
-        r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, request [0-9a-f]{16}",
+        r"200 POST /v1/embeddings bypassed, not-condensed-endpoint, upstream \d+ ms.*, tenant \w{12}, request \w{16}",
+        r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, tenant \w{12}, request \w{16}",
         r"404 GET /nowhere, \d+ ms in all, request [0-9a-f]{16}",
         r"500 scripted-1 p[0-9a-f]{16} main .* passed.*, request [0-9a-f]{16}",
     ]
@@ -151,8 +151,8 @@ def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
     for each in stage.proxy.journal.to(CHAT):
         each.finished.wait()
     text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-    assert 'condenser_requests_total{action="condensed"} 1.0' in text
-    assert 'condenser_requests_total{action="passed"} 1.0' in text
+    assert 'condenser_requests_total{action="condensed",tenant="other"} 1.0' in text
+    assert 'condenser_requests_total{action="passed",tenant="other"} 1.0' in text
     assert 'condenser_condensations_total{trigger="context_limit"} 1.0' in text
     assert 'condenser_tokens_total{stage="summarizer"} 940.0' in text
     assert "condenser_in_flight 0.0" in text

@@ -1,0 +1,134 @@
+"""The keys of callers, for a proxy that has its own (`auth.mode = "keys"`): who may use it, and for what.
+
+A key is known by its digest alone. It says whose a request is, and is forwarded nowhere: the upstream gets its own. A
+key may be bound to models; then a request whose model cannot be read is refused, because it might name any.
+
+A revoked key is in a list in the store, which each process reads again within a second. While the store does not
+answer, the list that was read last holds; what was once seen in it stays revoked until the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, NamedTuple
+
+from proxy.controls import Controls
+from proxy.errors import InvalidKey, NotPermitted
+from proxy.http.headers import values_once
+from proxy.quoting import quoted
+from proxy.settings.tables import AuthSettings, KeyEntry
+from proxy.store.access import Outage
+from proxy.store.base import Store, StoreError
+
+_HEADERS = {b"authorization": "Authorization", b"x-api-key": "x-api-key"}
+_SUM = "revoked-keys"
+_KEPT = 10 * 365 * 24 * 3600  # seconds for which a key stays in the list after the last one was put into it
+_EVERY = 0.4  # seconds between two readings of the list
+_FALLBACKS = ("models", "fallbacks")
+"""Members by which gateways take more models than `model` names."""
+_MISSING = "This proxy needs a key of its own: send it as Authorization: Bearer KEY, or as x-api-key."
+
+
+class Keys:
+    """The keys of the settings; `clock` gives seconds since the epoch."""
+
+    def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
+        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in settings.keys]
+        self._clock = clock
+        self.revoked: set[str] = set()
+        """The digests of revoked keys."""
+
+    def key_of(self, headers: Sequence[tuple[bytes, bytes]]) -> KeyEntry:
+        """The key of a request; raises `InvalidKey`, and `BadRequest` if one of its headers stands twice."""
+        values = values_once(headers, _HEADERS)
+        scheme, _, bearer = values.pop(b"authorization", "").partition(" ")
+        given = {*values.values(), *([bearer.strip()] if scheme.lower() == "bearer" else [])} - {""}
+        if len(given) > 1:
+            raise InvalidKey("Authorization and x-api-key hold different keys; send one of them.")
+        if not given:
+            raise InvalidKey(_MISSING)
+        digest = sha256(given.pop().encode("latin-1")).digest()
+        # All are compared, and each in constant time, so that the time tells nothing of any.
+        found = [entry for known, entry in self._entries if compare_digest(known, digest)]
+        if not found or found[0].sha256 in self.revoked:
+            raise InvalidKey("This proxy does not know this key, or it was revoked.")
+        expires = found[0].expires
+        if expires is not None and expires.timestamp() <= self._clock():
+            raise InvalidKey("This key has expired.")
+        return found[0]
+
+
+def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls) -> None:
+    """Raises `NotPermitted` if a key is not for the model of a request, or not for the strategy that it asks for."""
+    if key.models is not None:
+        if model is None or not any(fnmatchcase(model, each) for each in key.models):
+            raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
+        if more := next((name for name in _FALLBACKS if name in values), None):
+            raise NotPermitted(f"This key is for some models only, so '{more}' may name no others.", param=more)
+    names = asked.strategy.names if asked.strategy is not None else ()
+    if key.strategies is not None and not set(names) <= set(key.strategies):
+        message = f"This key is not for the strategy {quoted(str(asked.strategy))}."
+        raise NotPermitted(message, param=asked.param("strategy"), code="strategy_not_allowed")
+
+
+def check_unread(key: KeyEntry | None) -> None:
+    """Raises `NotPermitted` for a request that is not read, if its key is bound to models."""
+    if key is not None and key.models is not None:
+        message = "This key is for some models only, and the proxy does not read the model of such a request."
+        raise NotPermitted(message, param="model")
+
+
+# -- the list of revoked keys --------------------------------------------------------------------------------------
+
+
+class RevokedKey(NamedTuple):
+    sha256: str
+    name: str
+    at: int  # when it was revoked, in seconds since the epoch
+
+
+async def revoke(store: Store, key: KeyEntry, now: float) -> None:
+    """Puts a key into the list; may be repeated. Raises `StoreError`."""
+    if not any(each.sha256 == key.sha256 for each in await revoked_keys(store)):
+        await store.add(_SUM, {f"{key.sha256}:{key.name}:{int(now)}": 1}, _KEPT)
+
+
+async def revoked_keys(store: Store) -> list[RevokedKey]:
+    """The list, the oldest first; raises `StoreError`."""
+    (found,) = await store.sums([_SUM])
+    keys = [RevokedKey(digest, name, int(at)) for digest, name, at in (each.split(":") for each in found)]
+    return sorted(keys, key=lambda key: key.at)
+
+
+InTime = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def follow_revoked(keys: Keys, in_time: InTime, store: Store, outage: Outage) -> AsyncIterator[None]:
+    """Reads the list, and then again and again, until the end."""
+
+    async def read() -> None:
+        try:
+            keys.revoked |= {key.sha256 for key in await in_time(revoked_keys(store))}
+            outage.answered()
+        except StoreError as error:
+            outage.failed("the list of revoked keys was not read", error)
+
+    async def follow() -> None:
+        while True:
+            await asyncio.sleep(_EVERY)
+            await read()
+
+    await read()
+    task = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

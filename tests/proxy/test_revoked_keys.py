@@ -1,0 +1,66 @@
+"""Keys by command: made, listed, and revoked at all replicas on one store."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proxy.command_line import run
+from tests.support import wire
+from tests.support.proxy import running_proxy
+from tests.support.recording import CHAT
+from tests.support.redis_server import await_true
+from tests.support.upstream import ScriptedUpstream
+
+HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
+WITHIN = 5.0  # seconds: a second of the product, and what a loaded machine takes
+
+
+def new_key(capsys: pytest.CaptureFixture[str], name: str) -> tuple[str, dict[str, str]]:
+    code, out, _ = run(capsys, "keys", "new", name)
+    assert code == 0
+    key, _, rest = out.partition("\n")
+    (entry,) = tomllib.loads(rest[rest.index("[[") :])["auth"]["keys"]
+    return key, entry
+
+
+def status(url: str, key: str) -> int:
+    return wire.request(url, "POST", CHAT, HI, [*wire.JSON, ("Authorization", f"Bearer {key}")]).status
+
+
+def refuses(url: str, key: str) -> Callable[[], bool]:
+    return lambda: status(url, key) == 401
+
+
+def test_a_revoked_key_ends_at_all_replicas_and_no_other_does(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {name: new_key(capsys, name) for name in ("anna", "ben")}
+    entries = [entry for _, entry in made.values()]
+    store = f"sqlite:///{tmp_path}/condenser.db"
+    monkeypatch.setenv("CONDENSER_AUTH__MODE", "keys")
+    monkeypatch.setenv("CONDENSER_AUTH__KEYS", json.dumps(entries))
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-operator")
+    words = ("--upstream", upstream.base_url, "--store", store)
+    settings: dict[str, Any] = {"auth": {"mode": "keys", "keys": entries}, "upstream": {"api_key": "sk-operator"}}
+    with ExitStack() as stack:
+        replicas = [running_proxy(upstream.url, store={"url": store}, **settings) for _ in range(2)]
+        urls = [stack.enter_context(each).url for each in replicas]
+        assert {status(url, key) for url in urls for key, _ in made.values()} == {200}
+        code, out, _ = run(capsys, "keys", "revoke", "anna", *words)
+        assert (code, out[:12]) == (0, "revoked anna")
+        for url in urls:
+            await_true(refuses(url, made["anna"][0]), "the key has ended", WITHIN)
+            assert status(url, made["ben"][0]) == 200
+    _, out, _ = run(capsys, "keys", "list", *words)
+    anna, ben = out.splitlines()[1:]
+    assert re.search(r" 20\d\d-", anna)
+    assert ben.endswith(" no")
+    assert run(capsys, "keys", "revoke", "carl", *words)[0] == 1
+    assert run(capsys, "keys", "revoke", "anna", "--upstream", upstream.base_url, "--store", "memory://")[0] == 2
+    assert run(capsys, "keys", "new", "no name")[0] == 2
