@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval live pictures torture audit redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval live pictures docs torture audit redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ live: setup .venv-live/.stamp ## tests before a real model server (ARGS=... for 
 
 pictures: setup ## draw the pictures of the documents, from what the program does, into docs/images
 	@$(BIN)/python -m bench.pictures
+
+docs: .venv-docs/.stamp ## build the documents as a site with search, in site/; fails on a broken link
+	@$(BIN)/python deploy/build_site.py .venv-docs/bin/zensical
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)
@@ -100,11 +103,12 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	    /^Installing/ { print "  unpacking"; fflush() }'
 	@test -e $@
 
-# The public kits and the proxies beside us, in an environment of their own: the program depends on none of them.
-.venv-kits/.stamp: requirements/kits.txt | $(VENV)/.stamp-venv
-	@echo "installing the $$(grep -c '==' requirements/kits.txt) packages of requirements/kits.txt"
-	@$(BIN)/python -m venv .venv-kits
-	@.venv-kits/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/kits.txt
+# The public kits and the proxies beside us, and what builds the site, in environments of their own: the program depends
+# on none of them.
+.venv-%/.stamp: requirements/%.txt | $(VENV)/.stamp-venv
+	@echo "installing the $$(grep -c '==' $<) packages of $<"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r $<
 	@touch $@
 
 # A model server and a model, likewise. Their other requirements are left out: only the server and the file are used.
@@ -132,9 +136,10 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 	@$(LOCK) requirements/audit.in -o requirements/audit.txt
 	@$(LOCK) requirements/kits.in -o requirements/kits.txt
+	@$(LOCK) requirements/docs.in -o requirements/docs.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 	@$(LOCK) --no-deps requirements/live.in -o requirements/live.txt
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS) $(AGENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS) $(AGENTS)) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

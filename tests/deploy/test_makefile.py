@@ -14,9 +14,9 @@ from tests.deploy import repository
 ROOT = repository.ROOT
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = (
-    "help setup demo serve test check-lint format bench eval live pictures torture audit lock clean".split()  # noqa: SIM905
+    "help setup demo serve test check-lint format bench eval live pictures docs torture audit lock clean".split()  # noqa: SIM905
 )
-LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "live"]
+LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "docs", "live"]
 PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 # An address of a package index, or a setting that would hold one, whatever the tool calls it.
 INDEX_ADDRESS = re.compile(
