@@ -1,4 +1,8 @@
-FROM python:3.12.12-slim-trixie AS builder
+# A tag can be moved; a digest says which image it is: --build-arg PYTHON_IMAGE=python:3.12.12-slim-trixie@sha256:…
+# `docker buildx imagetools inspect python:3.12.12-slim-trixie` prints it.
+ARG PYTHON_IMAGE=python:3.12.12-slim-trixie
+
+FROM ${PYTHON_IMAGE} AS builder
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -26,7 +30,12 @@ RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
     python -m pip --python /opt/condenser/bin/python install --no-deps --no-index dist/*.whl
 
 
-FROM python:3.12.12-slim-trixie AS runtime
+FROM ${PYTHON_IMAGE} AS runtime
+
+LABEL org.opencontainers.image.title="condenser" \
+    org.opencontainers.image.description="An OpenAI-compatible proxy that condenses conversation history on the fly." \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0"
 
 ENV PATH=/opt/condenser/bin:$PATH \
     HOME=/tmp \

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KNOWN = frozenset(
-    "FROM ENV WORKDIR COPY RUN USER VOLUME EXPOSE HEALTHCHECK ENTRYPOINT CMD".split()  # noqa: SIM905
+    "FROM ENV LABEL WORKDIR COPY RUN USER VOLUME EXPOSE HEALTHCHECK ENTRYPOINT CMD".split()  # noqa: SIM905
 )
 
 
@@ -44,12 +44,25 @@ class Stage:
         return self.every(keyword)[-1]
 
     def environment(self) -> dict[str, str]:
-        pairs = (pair.partition("=") for line in self.every("ENV") for pair in line.words())
+        return self.pairs("ENV")
+
+    def pairs(self, keyword: str) -> dict[str, str]:
+        """What all instructions of one kind say as NAME=value."""
+        pairs = (pair.partition("=") for line in self.every(keyword) for pair in line.words())
         return {name: value for name, _, value in pairs}
 
 
+def arguments(text: str) -> dict[str, str]:
+    """The build arguments with their defaults: only those before all stages, which no image holds."""
+    head = text.partition("\nFROM ")[0]
+    return dict(re.findall(r"^ARG (\w+)=(\S+)$", head, re.MULTILINE))
+
+
 def stages(text: str) -> list[Stage]:
+    """The stages, with the defaults of the build arguments."""
     found: list[Stage] = []
+    given = arguments(text)
+    text = re.sub(r"\$\{(\w+)\}", lambda name: given[name[1]], text[text.index("\nFROM ") :])
     for instruction in map(parse, logical_lines(text)):
         if instruction.keyword == "FROM":
             base, _, name = re.split(r"\s+(AS)\s+", instruction.rest, flags=re.IGNORECASE)

@@ -1,5 +1,6 @@
 """The compose file: nothing open to the network, no right that is not needed, no name that dangles."""
 
+import json
 import os
 import re
 import shutil
@@ -7,15 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from check_jsonschema.builtin_schemas import vendor
 from pydantic import BaseModel
 
 from tests.deploy import repository
-from tests.deploy.dockerfile import stages
+from tests.deploy.dockerfile import arguments, stages
 from tests.support.ports import free_port
 from tests.support.redis_server import await_true
 from tests.support.signals import BOUND
@@ -30,8 +34,8 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)\}")
 def test_only_the_proxy_is_published_on_loopback_and_waits_for_its_store() -> None:
     image = stages(DOCKERFILE)[-1]
     exposed = image.last("EXPOSE").rest
-    assert set(SERVICES) == {"proxy", "redis"}
-    assert PROXY["build"] == "."
+    assert {name for name, each in SERVICES.items() if "profiles" not in each} == {"proxy", "redis"}
+    assert PROXY["build"]["context"] == "."
     assert PROXY["ports"] == [f"127.0.0.1:{exposed}:{exposed}"]
     assert "ports" not in REDIS
     assert COMPOSE["networks"]["store"]["internal"] is True
@@ -77,9 +81,34 @@ def test_no_password_has_a_default() -> None:
     assert text.count("${REDIS_PASSWORD") == text.count("${REDIS_PASSWORD:?") == 3
 
 
-@pytest.mark.parametrize("tag", [REDIS["image"], *(stage.base for stage in stages(DOCKERFILE))])
-def test_an_image_is_named_by_an_exact_version(tag: str) -> None:
-    assert re.fullmatch(r"[a-z]+:\d+\.\d+\.\d+-[a-z-]+", tag)
+IMAGES = [service["image"] for service in SERVICES.values() if "build" not in service]
+
+
+@pytest.mark.parametrize("tag", [*IMAGES, *(stage.base for stage in stages(DOCKERFILE))])
+def test_an_image_is_named_by_an_exact_version_that_a_digest_can_replace(tag: str) -> None:
+    if tag in IMAGES:
+        assert VARIABLE.fullmatch(tag)
+        (tag,) = interpolated([tag])
+    assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-[a-z-]+)?", tag)
+
+
+def test_the_build_takes_the_base_that_the_dockerfile_names() -> None:
+    assert dict(zip(PROXY["build"]["args"], interpolated(list(PROXY["build"]["args"].values())), strict=True)) == (
+        arguments(DOCKERFILE)
+    )
+
+
+def test_the_file_is_valid_by_the_published_schema() -> None:
+    schema = json.loads(resources.files(vendor).joinpath("compose-spec.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(COMPOSE)
+
+
+def test_the_local_model_keeps_its_models_and_is_reached_by_the_proxy() -> None:
+    model = SERVICES["model"]
+    assert model["profiles"] == ["model"]
+    assert set(model["networks"]) & set(PROXY["networks"])
+    assert "ports" not in model
+    assert model["volumes"] == ["models:/root/.ollama"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,19 @@ def test_the_build_context_holds_nothing_but_what_is_copied() -> None:
 def test_nothing_is_taken_from_an_address_and_no_secret_is_in_the_image() -> None:
     assert "://" not in TEXT.replace("sqlite:///", "")
     assert not [line for line in TEXT.splitlines() if not line.startswith("#") and SECRET.search(line)]
-    assert not re.search(r"^\s*(ADD|ARG)\b", TEXT, re.MULTILINE), "a build argument stays readable in the image"
+    steps = TEXT[TEXT.index("\nFROM ") :]  # what stands before all stages is in no image
+    assert not re.search(r"^\s*(ADD|ARG)\b", steps, re.MULTILINE), "a build argument stays readable in the image"
+
+
+def test_labels_say_what_the_image_is() -> None:
+    project = tomllib.loads((repository.ROOT / "pyproject.toml").read_text())["project"]
+    labels = {name.removeprefix("org.opencontainers.image."): text for name, text in RUNTIME.pairs("LABEL").items()}
+    assert labels == {
+        "title": "condenser",
+        "description": project["description"],
+        "version": project["version"],
+        "licenses": project["license"],
+    }
 
 
 def test_ignore_rules_are_read_as_docker_reads_them(tmp_path: Path) -> None:
