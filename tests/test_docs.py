@@ -137,9 +137,8 @@ def test_every_option_of_a_strategy_is_named_in_a_test_about_strategies(strategy
     assert options == set()
 
 
-def test_the_readme_has_one_row_for_each_strategy() -> None:
-    table = rows(section((ROOT / "README.md").read_text("utf-8"), "Strategies"))
-    assert [name for row in table for name in names(row["name"])] == list(TABLE)
+def test_the_table_of_strategies_has_one_row_for_each() -> None:
+    assert [name for row in rows(read("strategies.md")) for name in names(row.get("name", ""))] == list(TABLE)
 
 
 # -- settings -----------------------------------------------------------------------------------------------

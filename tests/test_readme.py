@@ -1,4 +1,4 @@
-"""The figures of README are those that its own commands print."""
+"""The figures of README and of the first pages are those that their own commands print."""
 
 import asyncio
 import io
@@ -19,6 +19,8 @@ from tests.support.stage import proxy_with_upstream
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+FIVE_MINUTES = (ROOT / "docs" / "start" / "five-minutes.md").read_text("utf-8")
+WHAT_HAPPENED = (ROOT / "docs" / "start" / "what-happened.md").read_text("utf-8")
 CHANGES = ("server-timing", "x-condenser-condensation", "content-length", "x-condenser-request-id")
 """Headers whose values differ from run to run or with the upstream."""
 
@@ -35,7 +37,7 @@ def demo(run: Run) -> list[str]:
 
 
 def test_the_demo_prints_the_lines_that_are_shown(demo: list[str]) -> None:
-    block = README.split("<!-- demo -->")[1].split("```")[1].strip("\n").splitlines()
+    block = FIVE_MINUTES.split("<!-- demo -->")[1].split("```")[1].strip("\n").splitlines()
     assert [line for line in block if "ms to decide" not in line] == [
         line for line in demo[: len(block)] if "ms to decide" not in line
     ]
@@ -67,7 +69,7 @@ def test_the_table_of_models_has_as_many_as_are_told() -> None:
 
 
 def test_a_request_as_it_is_shown_has_the_headers_that_are_shown() -> None:
-    section = README.split("## Choosing per session")[1]
+    section = WHAT_HAPPENED.split("## An example")[1]
     script, shown = re.search(r"<<'PY'\n(.*?)\nPY\n", section, re.DOTALL), section.split("```")[3]
     assert script
     with redirect_stdout(io.StringIO()) as printed:
