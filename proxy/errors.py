@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from http import HTTPStatus
+from math import ceil
 
 from proxy.quoting import quoted
 from proxy.values import json_or_none
@@ -170,6 +171,17 @@ class Overloaded(ProxyError):
     status = 503
     code = "overloaded"
     headers = (("Retry-After", str(RETRY_AFTER)),)
+
+
+class TokensSpent(ProxyError):
+    """The tenant has spent its tokens; some are left again in so many seconds. The words are those that SDKs read."""
+
+    status, type, code = 429, "tokens", "rate_limit_exceeded"
+
+    def __init__(self, seconds: float) -> None:
+        wait = ceil(seconds)
+        super().__init__(f"Rate limit reached for tokens per minute (TPM). Please try again in {wait}s.")
+        self.headers = [("Retry-After", str(wait))]
 
 
 class UpstreamUnavailable(ProxyError):

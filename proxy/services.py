@@ -26,6 +26,7 @@ from proxy.condensing.refusals import Refusals
 from proxy.controls import Controls
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
+from proxy.http.token_limits import TokenBudget
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope, Profiles
@@ -99,7 +100,10 @@ class Services:
             clock=clock,
             report=self._note_call,
             known={server_of(base_url): server for base_url, server in self.discovered.items()},
+            budget=self._budget("own-tokens", limits.own_tokens_per_minute),
         )
+        self.token_budget = self._budget("tokens", limits.tokens_per_minute)
+        """What each tenant may send upstream; None if that is not bounded."""
         knowledge = self._knowledge()
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
         self.calibrator = knowledge.calibrator
@@ -137,6 +141,12 @@ class Services:
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
         self.telemetry.metric("queue").set_function(lambda: admission.waiting)
         return admission
+
+    def _budget(self, name: str, per_minute: int) -> TokenBudget | None:
+        if not per_minute:
+            return None
+        timeout = self.settings.store.timeout / 4  # beside what a request waits for its session
+        return TokenBudget(name, per_minute, self.store, self.stored.outage, self.background, timeout)
 
     def _knowledge(self) -> Knowledge:
         settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock

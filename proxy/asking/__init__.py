@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 from proxy.asking.dispatch import (
     EXPIRED,
     NOT_ACCEPTED,
+    OVER_BUDGET,
     PAUSED,
     PREEMPTED,
     Caller,
@@ -77,7 +78,7 @@ _MAX_TRIES = 6  # calls for one question, in as many forms
 _COUNTED_FAILURES = ("timeout", "unreadable")  # failures of calls whose prompt the server has probably read
 _MOST_UNREADABLE = 3  # this many first answers without a vote end a round
 _UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge answers
-_HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
+_HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED, OVER_BUDGET)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
 ROOM_TO_THINK = 8_192  # tokens by which the limit is raised once for a model whose reasoning has used it up
 _MAX_READ = 4_096  # bytes of a refusal
@@ -166,9 +167,9 @@ class Asking(Dispatcher):
         """One result for each effect, all asked for at the same time; failures are results too.
 
         Failures: `timeout`, `unreachable`, `rate-limited`, `http-error`, `unreadable`, and `not-accepted` if the
-        upstream has not accepted the caller's credential, so that no key of the settings may be used. In the background
-        also `paused`, if a call did not get its turn in time, and `expired`, if the caller's credential was too old by
-        then.
+        upstream has not accepted the caller's credential, so that no key of the settings may be used; `over-budget` if
+        the tenant has spent what own calls may cost. In the background also `paused`, if a call did not get its turn in
+        time, and `expired`, if the caller's credential was too old by then.
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
 

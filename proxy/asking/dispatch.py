@@ -42,8 +42,10 @@ from typing import NamedTuple, Protocol, TypeVar
 from proxy.endpoints import compaction
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import tokens_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success
+from proxy.http.token_limits import Spending, TokenBudget
 from proxy.knowledge.profiles import ANY, LessonScope, Profile
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
@@ -51,6 +53,7 @@ from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
 from proxy.upstream import JsonReply, Upstream, server_of
 from proxy.upstream.choice import Destination
+from proxy.values import json_or_none
 from strategies.core.effects import Failure
 
 PAUSE = 30.0  # seconds, if a server that refuses does not say how long
@@ -249,6 +252,7 @@ PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next o
 _LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
 _MAX_MODELS = 1_000
 NOT_ACCEPTED = "not-accepted"
+OVER_BUDGET = "over-budget"
 
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -274,6 +278,7 @@ class Caller:
     path: str = CHAT_ENDPOINT.path  # the path of the request
     query: str = ""  # its query, which may have a credential
     knows_stored: bool = False  # whether anything of the request's conversation comes from the store
+    tenant: str = ""
 
     @property
     def maker(self) -> str:
@@ -372,6 +377,7 @@ class Dispatcher:
     clock: Callable[[], float] = time.time
     report: Callable[[FinishedCall], None] = lambda _: None
     known: Mapping[str, KnownServer] = field(default_factory=dict)
+    budget: TokenBudget | None = None  # what calls may spend for each tenant; None if that is not bounded
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # the lane of each server
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
@@ -455,6 +461,20 @@ class Dispatcher:
         self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane, query: str = ""
     ) -> JsonReply | Failure:
         """The server's reply to a request, within the model's timeout; the lane learns from its status."""
+        spending = Spending(self.budget, caller.tenant) if self.budget is not None else None
+        if spending is not None and await spending.begin(data):
+            return Failure(OVER_BUDGET)
+        reply = await self._sent(model, caller, path, data, lane, query)
+        if spending is not None and isinstance(reply, JsonReply):
+            is_charged = is_success(reply.status)
+            document = json_or_none(reply.body) if is_charged else None
+            reported = tokens_in(document.get("usage")) if isinstance(document, dict) else 0
+            spending.update(reported or spending.tokens * is_charged)
+        return reply
+
+    async def _sent(
+        self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane, query: str
+    ) -> JsonReply | Failure:
         pace, began = self._pace_of(model, caller), asyncio.get_running_loop().time()
         pace.running.append(began)
         has_ended = False

@@ -35,6 +35,7 @@ _REMEDIES = {
     "error_context_length_exceeded": "set a larger `window`, or send less at once; the error says what is large.",
     "error_invalid_request_error": "look at the error in the client: it names the parameter.",
     "error_overloaded": "send fewer requests at once, or raise limits.in_flight.",
+    "error_rate_limit_exceeded": "wait, or raise limits.tokens_per_minute.",
     "store-full": "free disk space, or name another place with --store.",
     "store-read-only": "let this user write there, or name another place with --store.",
     "store-unavailable": "start its server, or correct store.url.",

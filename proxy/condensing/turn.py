@@ -344,6 +344,7 @@ class RequestContext(NamedTuple):
             request.target.decode("utf-8", "replace"),
             request.query.decode("utf-8", "replace"),
             self.recognised.knows_stored,
+            request.tenant,
         )
 
     @property

@@ -31,8 +31,17 @@ from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints import compaction, endpoint_at, protocol_at
 from proxy.endpoints.endpoint import Compacting, Endpoint
-from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
+from proxy.errors import (
+    DEFECT,
+    CredentialUnproven,
+    HistoryUnavailable,
+    ProxyError,
+    TokensSpent,
+    UpgradeRefused,
+    UpstreamUnavailable,
+)
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success
+from proxy.http.token_limits import Spending
 from proxy.knowledge.profiles import NO_TRIGGER, refuses_trigger
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
@@ -87,6 +96,7 @@ class _OneRequest:
     line: RequestLine
     request: ClientRequest = field(init=False)  # set once the request has been read
     is_in_foreground: bool = False  # whether background calls wait for this request
+    spending: Spending | None = None  # what it takes of its tenant's tokens, if these are bounded
     asks_after_reply: bool = False
     """Whether a local server is asked after the reply for the window of the model that it may have loaded."""
     is_replying: bool = False
@@ -108,6 +118,8 @@ class _OneRequest:
         finally:
             if self.is_in_foreground:
                 services.asking.lane_of(self.request.upstream.base_url).leave_foreground()
+            if self.spending is not None:
+                self._count_tokens(self.spending)
             if self.asks_after_reply:
                 services.discovered[self.request.upstream.base_url].ask_after_reply()
             services.telemetry.in_flight -= 1
@@ -154,10 +166,7 @@ class _OneRequest:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, address = self.services, self.request.upstream.base_url
         lane = services.asking.lane_of(address)
-        try:
-            exchange = self.line.exchange = await services.exchanges.open(self.request)
-        except HeldByServer as held:
-            raise held_by_server(self.request, held.reason) from None
+        exchange = self.line.exchange = await self._opened()
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
@@ -191,6 +200,31 @@ class _OneRequest:
             if self.request.until_answered is not None:
                 await self.request.until_answered.aclose()  # the history has not changed: the next append may begin
         return self._relay(reply, exchange)
+
+    async def _opened(self) -> Exchange:
+        """The exchange, which has been decided on; raises `TokensSpent` before if the tenant has no tokens left."""
+        services, request, spending = self.services, self.request, None
+        if services.token_budget is not None and not request.controls.dry_run:
+            spending = Spending(services.token_budget, request.tenant)
+            if wait := await spending.begin(request.body.data):
+                services.telemetry.count("refusals_total", "tokens")
+                raise TokensSpent(wait)
+            self.spending = spending
+        try:
+            exchange = await services.exchanges.open(request)
+        except HeldByServer as held:
+            raise held_by_server(request, held.reason) from None
+        if spending is not None:
+            spending.update(exchange.decision.forwarded_tokens)
+        return exchange
+
+    def _count_tokens(self, spending: Spending) -> None:
+        """Counts what the upstream has reported, and nothing if the request was refused; else the estimate stands."""
+        exchange = self.line.exchange
+        if exchange is None:
+            spending.update(0 if self.line.error else spending.tokens)
+        elif (record := exchange.record).prompt or record.status >= HTTPStatus.BAD_REQUEST:
+            spending.update(record.prompt + record.reply)
 
     def _is_trigger(self, exchange: Exchange) -> bool:
         """Whether the request ends with a trigger for a compaction, which upstreams may refuse."""

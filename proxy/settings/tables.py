@@ -453,6 +453,8 @@ class LimitSettings(Table):
     queue: int = Field(512, ge=0)
     queue_timeout: float = Field(10.0, gt=0)
     bodies: int = Field(512 * 1024 * 1024, gt=0)
+    tokens_per_minute: int = Field(0, ge=0)
+    own_tokens_per_minute: int = Field(0, ge=0)
 
 
 Economy = Literal["off", "advise", "auto"]

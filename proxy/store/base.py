@@ -19,7 +19,7 @@ Facts belong to no entry and to no tenant. A fact has a name and a time to live,
 lost, so it must be something that can be learned again.
 
 Sums belong to no entry either. A sum has a name and a time to live, and holds whole numbers by name. Writers only add
-to them, so replicas never undo each other's work.
+to them, so replicas never undo each other's work. A budget has a name too, and fills up with time.
 
 A tenant also has claims, each with a name and for a number of seconds. The holder of a claim does a piece of work that
 others would do too. Claims only save work: correctness never depends on them.
@@ -142,6 +142,13 @@ class Store(Protocol):
 
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
         """The amounts of these sums, in order; no amounts for one that does not exist."""
+
+    async def spend(self, name: str, amount: int, most: int) -> int:
+        """Takes milliseconds from a budget of `most`, which gets one back in each; returns 0, or how long it is empty.
+
+        If anything is left, the whole amount is taken, even if that is more; if nothing is, nothing is taken. With
+        `UNBOUNDED` it always is. An amount below 0 is given back. Names are as in `claim`.
+        """
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         """All keys of one tenant or of all tenants that have data, in order, including those that were never saved.

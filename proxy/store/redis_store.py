@@ -11,6 +11,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<tenant>:<name>}:claim          its holder
     condenser:{<name>}:fact                    the fact
     condenser:{<name>}:sum                     hash: amounts by name
+    condenser:{<name>}:budget                  empty; lives for as long as is missing from the budget
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
     condenser:{}:newest                        the entries saved last, sorted by when
@@ -120,6 +121,9 @@ class RedisStore:
         keys = [_key("sum", name) for name in names]
         found = await self._call(self._ask_all([Command(("HGETALL", key), key) for key in keys]))
         return [{amount: int(value) for amount, value in _mapping(pairs).items()} for pairs in found]
+
+    async def spend(self, name: str, amount: int, most: int) -> int:
+        return int(await self._call(self._ask_one(_script("spend", [_key("budget", name)], amount, most))))
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         pattern = _key("meta", tenant or "*", "*")
@@ -262,7 +266,7 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_NAMES = ("load", "save", "put_record", "stand", "journal", "delete", "claim", "add", "usage", "newest")
+_NAMES = ("load", "save", "put_record", "stand", "journal", "delete", "claim", "add", "spend", "usage", "newest")
 _SCRIPTS = {name: _read(name) for name in _NAMES}
 
 

@@ -84,6 +84,9 @@ class SealedStore:
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
         return await (await self._checked()).sums(names)
 
+    async def spend(self, name: str, amount: int, most: int) -> int:
+        return await (await self._checked()).spend(name, amount, most)
+
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         return [key for key in await (await self._checked()).keys(tenant) if key != CHECK]
 

@@ -328,6 +328,19 @@ class SqliteStore:
             found[name][amount] = value
         return [found[name] for name in names]
 
+    @_job
+    def spend(self, now: float, name: str, amount: int, most: int) -> int:
+        self._purge_at_times(now)
+        at = round(now * 1000)
+        with _transaction(self._connection, "IMMEDIATE"):
+            rows = self._rows("SELECT value FROM sums WHERE name = ? AND amount = 'full at'", name)
+            missing = max(rows[0][0] - at, 0) if rows else 0
+            if most != UNBOUNDED and missing >= most:
+                return missing - most + 1
+            full_at = at + max(missing + amount, 0)
+            self._rows("INSERT OR REPLACE INTO sums VALUES (?, 'full at', ?, ?)", name, full_at, full_at / 1000)
+        return 0
+
     # All of the database
 
     @_job

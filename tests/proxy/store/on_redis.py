@@ -37,6 +37,7 @@ EVERY_CALL: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "journal": lambda store: store.journal(KEY),
     "add": lambda store: store.add("hour", {"requests": 1}, TTL),
     "sums": lambda store: store.sums(["hour"]),
+    "spend": lambda store: store.spend("budget", 1, 10),
     "find": lambda store: store.find("tenant", ["d"]),
     "claim": lambda store: store.claim("tenant", "work", "holder", 3),
     "sessions": lambda store: store.keys(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store.base import JOURNAL, FindResult, Snapshot, StoreError, StoreKey
+from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Snapshot, StoreError, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.on_redis import EVERY_CALL, failure
 from tests.proxy.store.saving import ALL_BYTES, TTL, cancelled_after, write, yields
@@ -42,6 +42,22 @@ async def test_sums_grow_by_what_each_writer_adds(stage: Stage) -> None:
     await stage.store.add(first, {"errors": 2}, TTL)
     assert await stage.store.sums([second, first]) == [{}, {"requests": 5, "tokens": 100, "errors": 2}]
     assert await stage.store.sums([]) == []
+
+
+async def test_a_budget_is_spent_by_all_and_fills_up_with_time(stage: Stage) -> None:
+    name, minute = f"tokens-{stage.tenant}", 60_000
+    assert [await stage.store.spend(name, amount, minute) for amount in (0, 50_000, 30_000)] == [0, 0, 0]
+    empty = await stage.store.spend(name, 1, minute)
+    assert 15_000 < empty <= 20_001
+    assert await stage.store.spend(name, 10_000, UNBOUNDED) == 0
+    assert 25_000 < await stage.store.spend(name, 1, minute) <= 30_001
+    assert await stage.store.spend(name, -25_000, UNBOUNDED) == 0
+    await stage.pass_time(6)
+    assert await stage.store.spend(name, 0, minute) == 0
+    assert await stage.store.spend(f"{name}-other", 1, minute) == 0
+    await stage.store.spend(name, -minute, UNBOUNDED)  # more than was missing
+    assert await stage.store.spend(name, 2 * minute, minute) == 0
+    assert await stage.store.spend(name, 1, minute) > 0
 
 
 @pytest.mark.parametrize("names", [[], ["d1"], ["d3", "d1"], ["d2", "unknown"], ["unknown"]])

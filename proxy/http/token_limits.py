@@ -1,0 +1,69 @@
+"""Limits of tokens per minute, for each tenant, counted in the store for all replicas together.
+
+A tenant has a budget of a minute's tokens, which fills up all the time. A request is admitted if any are left, and may
+take more than that: who comes next waits until the debt is paid off. What a request takes is first an estimate by the
+length of its body, then the tokens of its view, and at last what the upstream has reported.
+
+A store that fails, or does not answer in time, refuses nothing; what it was not told is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.store.access import Outage, Patience
+from proxy.store.base import UNBOUNDED, Store, StoreError
+
+BYTES_PER_TOKEN = 4  # roughly, of a request that nobody has counted yet
+MINUTE = 60_000  # milliseconds that a budget takes to fill up, which is its unit in the store
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """The budgets of one kind; `timeout` is how many seconds a request may wait for the store."""
+
+    name: str
+    per_minute: int
+    store: Store
+    outage: Outage
+    tasks: OwnedTasks
+    timeout: float
+
+    async def take(self, tenant: str, tokens: int) -> float:
+        """Takes tokens if any are left, and returns 0; else takes none, and returns the seconds until some are left."""
+        return await self._spend(tenant, tokens, MINUTE) / 1000
+
+    def correct(self, tenant: str, tokens: int) -> None:
+        """Takes more tokens, or gives some back, in the background and whatever is left."""
+        if tokens:
+            self.tasks.own(self._spend(tenant, tokens, UNBOUNDED), to_its_end=True)
+
+    async def _spend(self, tenant: str, tokens: int, most: int) -> int:
+        spending = self.store.spend(f"{self.name}-{tenant}", round(tokens * MINUTE / self.per_minute), most)
+        try:
+            return await Patience(self.timeout).read(spending)
+        except StoreError as error:
+            self.outage.failed("tokens were not counted", error)
+            return 0
+
+
+@dataclass(slots=True)
+class Spending:
+    """What one piece of work takes from a budget, as far as that is known."""
+
+    budget: TokenBudget
+    tenant: str
+    tokens: int = 0
+
+    async def begin(self, data: bytes) -> float:
+        """Takes an estimate for a body of at most a minute's tokens; returns the seconds to wait, 0 if it was taken."""
+        estimate = min(len(data) // BYTES_PER_TOKEN, self.budget.per_minute)
+        wait = await self.budget.take(self.tenant, estimate)
+        self.tokens = 0 if wait else estimate
+        return wait
+
+    def update(self, tokens: int) -> None:
+        """Puts what is known now in the place of what was known before."""
+        self.budget.correct(self.tenant, tokens - self.tokens)
+        self.tokens = tokens

@@ -1,0 +1,100 @@
+"""Tokens per minute: each tenant has its own, all replicas count them together, and a broken store refuses nobody."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.strict import assert_openai_error
+from tests.support import wire
+from tests.support.messages_upstream import MESSAGES
+from tests.support.proxy import Proxy, running_proxy
+from tests.support.recording import CHAT
+from tests.support.redis_server import RedisServer
+from tests.support.replies import completion, json_reply, stream, text_chunks, usage_chunk
+from tests.support.stage import chat, controls, proxy_with_upstream
+from tests.support.upstream import ScriptedUpstream
+from tests.support.virtual_time import Clock
+
+RESPONSES = "/v1/responses"
+HI: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def ask(proxy: Proxy, path: str = CHAT, key: str = "sk-anna", **headers: str) -> wire.Answer:
+    body = {**HI, "max_tokens": 9} if path == MESSAGES else HI
+    if path == RESPONSES:
+        body = {"model": "m", "input": [{"role": "user", "content": "hi"}]}
+    given = [("Authorization", f"Bearer {key}"), *headers.items()]
+    answer = wire.post_json(proxy.url, path, body, given)
+    proxy.quiet()
+    return answer
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ScriptedUpstream, Proxy, Proxy, Clock]]:
+    """Two replicas on one store, with 600 tokens a minute for each tenant."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/s.db"
+        if request.param == "redis":
+            url = stack.enter_context(RedisServer()).url
+        upstream, clock = stack.enter_context(ScriptedUpstream()), Clock(1_700_000_000.0)
+        settings: dict[str, Any] = {"store": {"url": url, "timeout": 5.0}, "limits": {"tokens_per_minute": 600}}
+        one, other = (stack.enter_context(running_proxy(upstream.url, clock=clock, **settings)) for _ in range(2))
+        yield upstream, one, other, clock
+
+
+def test_a_tenant_that_has_spent_its_tokens_waits_at_every_replica(
+    replicas: tuple[ScriptedUpstream, Proxy, Proxy, Clock], request: pytest.FixtureRequest
+) -> None:
+    upstream, one, other, clock = replicas
+    upstream.reply(completion("Hello.", tokens=(640, 60)))
+    assert ask(one).status == 200
+    for path in (CHAT, RESPONSES, MESSAGES):
+        refused = ask(other, path)
+        # A minute's tokens and 100 more are gone; ten of them come back in a second.
+        assert (refused.status, refused.header("retry-after")) in ((429, "10"), (429, "11"))
+        error = refused.json()["error"]
+        assert "Please try again in 1" in error["message"]
+        if path == MESSAGES:
+            assert (refused.json()["type"], error["type"]) == ("error", "rate_limit_error")
+        else:
+            assert assert_openai_error(refused.body)["code"] == "rate_limit_exceeded"
+    assert len(upstream.journal) == 1
+    assert ask(other, key="sk-bert").status == 200
+    assert ask(other, **{"X-Condenser-Dry-Run": "true"}).status == 200
+    assert 'condenser_refusals_total{reason="tokens"} 3.0' in wire.request(other.url, "GET", "/metrics").body.decode()
+    if "sqlite" in request.node.name:
+        clock.now += 11
+        assert ask(other).status == 200
+
+
+def test_what_the_upstream_reports_counts_and_what_it_refuses_does_not(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"store": {"url": "memory://"}, "limits": {"tokens_per_minute": 600}}
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, **settings) as proxy:
+        for _ in range(3):
+            upstream.reply(json_reply({"error": {"message": "x" * 9_000}}, status=500))
+            assert ask(proxy).status == 500
+        upstream.reply(stream(*text_chunks("Hello."), usage_chunk(400, 300)))
+        assert ask(proxy).status == 200
+        assert ask(proxy).status == 429
+
+
+def test_a_store_that_fails_refuses_no_request(redis: RedisServer) -> None:
+    settings: dict[str, Any] = {"store": {"url": redis.url, "timeout": 1.0}, "limits": {"tokens_per_minute": 1}}
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, **settings) as proxy:
+        assert [ask(proxy).status for _ in range(2)] == [200, 429]
+        redis.kill()
+        assert ask(proxy).status == 200
+
+
+def test_no_model_is_asked_beyond_the_tokens_for_own_calls() -> None:
+    with proxy_with_upstream(limits={"own_tokens_per_minute": 600}) as stage:
+        first = stage.ask(chat(12), controls(session="s"))
+        stage.proxy.quiet()
+        assert (first.action, len(stage.summaries)) == ("condensed", 1)
+        second = stage.ask(chat(26), controls(session="s"))
+        assert (second.action, second.reason, len(stage.summaries)) == ("condensed", "summary-over-budget", 1)
+        metrics = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
+    assert 'condenser_calls_total{outcome="over-budget",role="summarizer"} 1.0' in metrics
