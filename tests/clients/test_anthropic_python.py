@@ -8,6 +8,7 @@ import anthropic
 import pytest
 from anthropic import Anthropic
 
+from tests.clients.guides import Guides
 from tests.http.test_messages import MODEL, RULE, WINDOW, reader, views
 from tests.http.test_messages import TOOLS as _TOOLS
 from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error, web_search
@@ -156,3 +157,7 @@ def assert_taken(proxy: Proxy, upstream: StrictMessages) -> None:
     assert "condensed" in actions
     for action, (before, after) in zip(actions[1:], views(upstream), strict=True):
         assert action == "condensed" or after[: len(before)] == before
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("anthropic")

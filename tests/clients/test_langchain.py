@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
 from tests.clients.cases import KEY, MODEL, OSLO, OURS, TOOL, ZURICH
+from tests.clients.guides import Guides
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.replies import completion, stream, text_chunks, usage_chunk
 from tests.support.signals import Signal
@@ -74,3 +75,7 @@ def test_a_parallel_tool_round_goes_there_and_back(model: ChatOpenAI, proxy: Pro
     assert [call["args"]["city"] for call in asked.tool_calls] == ["Zürich", "Oslo"]
     assert bound.invoke([*history, asked, *results]).content == "21 degrees"
     assert_relayed(proxy, upstream)
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("langchain")

@@ -5,8 +5,10 @@ from typing import Any
 
 import litellm
 import pytest
+import yaml
 
 from tests.clients.cases import KEY, MODEL, OSLO, OURS, TOOL, ZURICH, tool_result, user
+from tests.clients.guides import Guides, code, page_of
 from tests.clients.litellm_state import litellm_tidied
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.replies import completion, error, stream, text_chunks, usage_chunk
@@ -83,3 +85,14 @@ def test_an_overflow_of_the_upstream_is_recognised_as_one(ask: Any, upstream: Sc
     upstream.answer(lambda _: error(400, message, code="context_length_exceeded", param="messages"))
     with pytest.raises(litellm.exceptions.ContextWindowExceededError):
         ask()
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("litellm")
+
+
+def test_a_gateway_with_the_settings_of_the_guide_asks_the_proxy(guide: Guides) -> None:
+    models = yaml.safe_load(code(page_of("litellm"), "yaml", guide.proxy.url))["model_list"]
+    reply: Any = litellm.router.Router(model_list=models).completion(model="gpt-4o", messages=HI)
+    assert reply.choices[0].message.content == "echo: Grüezi 👋"
+    assert {each.status for each in guide.proxy.journal.to()} == {200}

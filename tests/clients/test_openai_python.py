@@ -22,6 +22,7 @@ from tests.clients.cases import (
     tool_result,
     user,
 )
+from tests.clients.guides import Guides
 from tests.support import wire
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
@@ -268,3 +269,7 @@ def test_old_completions_are_bypassed(streamed: bool, client: OpenAI, proxy: Pro
     final = list(reply)[-1] if streamed else reply
     assert final.choices[0].text == "completed"
     assert_relayed(proxy, upstream, "/v1/completions", action="bypassed")
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("openai")

@@ -9,6 +9,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.clients.cases import CANCELLED_WITHIN, MODEL, OSLO, ZURICH
+from tests.clients.guides import Guides
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
 from tests.support.replies import completion, stream, text_chunks, tool_call_chunks
@@ -72,3 +73,7 @@ async def test_cancelling_a_run_stops_the_upstream(model: OpenAIChatModel, upstr
     run.cancel()
     await asyncio.wait({run})
     await asyncio.to_thread(upstream.journal.only().disconnected.wait, CANCELLED_WITHIN)
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("pydantic-ai")
