@@ -29,7 +29,7 @@ from proxy.browsers import Guard
 from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
-from proxy.http.paths import Paths
+from proxy.http.paths import ADMIN, Paths
 from proxy.http.server import Drain, ServerConfig, give_back_memory, use_one_heap
 from proxy.log import LINE, RequestLine, configure_logging
 from proxy.quoting import printable
@@ -37,7 +37,7 @@ from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import open_services
 from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
-from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id
+from proxy.serving.layer import Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import Store
 
@@ -106,7 +106,7 @@ def create_app(
             Route(f"{ADMIN}{{path:path}}", _AnyMethod(admin)),
             *_prefixed_routes(settings.server.prefixes),
             Route("/", _AnyMethod(root)),
-            Route("/livez", livez),
+            *(Route(path, livez) for path in ("/livez", "/health", "/healthz")),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
         ]
@@ -142,9 +142,9 @@ class _App(FastAPI):
         paths = Paths(settings.server.prefixes, settings.server.paths, ENDINGS, settings.operator_keys)
         is_bare = not origins and not self.user_middleware
         shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
-        return Serving(
-            layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id, self._note
-        )
+        state, admin = self.state, settings.admin.address
+        rest = state.drain, state.new_request_id, self._note, admin[1] if admin is not None else None
+        return Serving(layers, shortcuts, Guard(settings), paths, *rest)
 
     def _note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""

@@ -56,6 +56,13 @@ class NotKnown(ProxyError):
     status, type, code = 404, _INVALID, "not_known"
 
 
+class NotHere(ProxyError):
+    """The path is served at another address of the proxy (`admin.listen`), or of none."""
+
+    status, type, code = 404, _INVALID, "not_served_here"
+    param = "path"
+
+
 class PathNotAllowed(ProxyError):
     """The settings do not allow the path, or its method, to be passed on."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
-_QUIET = frozenset(("/livez", "/readyz", "/metrics"))
+_QUIET = frozenset(("/livez", "/readyz", "/health", "/healthz", "/metrics"))
 _REFUSED = "refused"  # the action of a request that the proxy itself refused
 _log = logging.getLogger(LOGGER)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from proxy.cli import USAGE
-from proxy.commands.running import Note, configured_url, find_proxy, living
+from proxy.commands.running import Note, admin_url, configured_url, find_proxy, living
 from proxy.errors import CommandFailed
 from proxy.quoting import redacted
 from proxy.values import json_or_none
@@ -62,6 +62,8 @@ def ask(
     `timeout` is in seconds. A `body` is JSON.
     """
     base = (url if url is not None else default_url()).rstrip("/")
+    if path.startswith("/_condenser/") and not path.startswith("/_condenser/own/"):
+        base = admin_url(base)
     own = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
     why = f"an address has {'no user and no password here' if '@' in base else 'the form http://HOST:PORT'}"
     try:
@@ -244,7 +246,8 @@ def request_json(
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
     document = json_or_none(reply.body)
     if reply.status != 200:
-        hint = {400: _message(document), 401: _HINT_401, 404: hint_404}.get(reply.status)
+        said = _message(document)
+        hint = {400: said, 401: _HINT_401, 404: said if "admin.listen" in said else hint_404}.get(reply.status)
         raise CommandFailed(f"{reply.problem}; {hint}" if hint else reply.problem)
     # An answer that is read names its kind; an added card comes back as it is stored.
     is_ours = isinstance(document, dict) and ("object" in document or method != "GET")

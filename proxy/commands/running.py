@@ -32,6 +32,7 @@ class Note(NamedTuple):
     configured: str  # the address that its settings name without the command line
     token_file: str | None  # the file with its admin token; None if there is no such file
     started: float
+    admin: str | None = None  # the address of its listener for administration, if it has one
 
 
 def client_url(host: str, port: int | str) -> str:
@@ -67,6 +68,11 @@ def find_proxy() -> Note | None:
     here = configured_url()
     notes = sorted((note for note in living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
     return notes[-1] if notes else None
+
+
+def admin_url(url: str) -> str:
+    """Where the administration of the proxy at `url` is: elsewhere if it runs here, and has a listener for that."""
+    return next((note.admin for note in living() if note.url == url and note.admin), url)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
 
@@ -27,7 +28,6 @@ from proxy.package import LOGGER
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
 from proxy.settings import Settings
-from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.signing import new_code
 from proxy.store import open_store, try_store
@@ -77,26 +77,37 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     prepare(settings)
     settings = with_token(settings)
-    with bound_socket(settings) as listening, noted(note_of(settings, configured, listening.getsockname()[1])):
-        return _serve(settings, listening)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(bound_socket(settings.host, settings.port))]
+        if settings.admin.address is not None:
+            sockets.append(stack.enter_context(bound_socket(*settings.admin.address, option="admin.listen")))
+            settings = _with_admin_at(settings, sockets[1].getsockname()[1])
+        stack.enter_context(noted(note_of(settings, configured, sockets[0].getsockname()[1])))
+        return _serve(settings, sockets)
 
 
-def _serve(settings: Settings, listening: socket.socket) -> int:
-    """Serves with one process, or with several that share a socket.
+def _with_admin_at(settings: Settings, port: int) -> Settings:
+    """The settings with the port that the second listener has; that of the settings may be 0."""
+    listen = listening_url(settings.admin_host, port).removeprefix("http://")
+    return settings.model_copy(update={"admin": settings.admin.model_copy(update={"listen": listen})})
+
+
+def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
+    """Serves with one process, or with several that share the sockets.
 
     A worker that dies is replaced, unless it could not start.
     """
     from proxy.app import server_config
 
     config = server_config(settings)
-    port = listening.getsockname()[1]
-    announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, client_url(settings.host, port))}"
+    port = sockets[0].getsockname()[1]
+    announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, _admin_url(settings, port))}"
     if settings.workers == 1:
         server = AnnouncedServer(config, partial(print, announced, flush=True))
-        server.run([listening])
+        server.run(sockets)
         return OK if server.started else NOT_STARTED
     print(announced, flush=True)
-    return OK if Supervisor(config, [listening]).run() else NOT_STARTED
+    return OK if Supervisor(config, sockets).run() else NOT_STARTED
 
 
 class AnnouncedServer(Server):
@@ -131,7 +142,12 @@ def with_token(settings: Settings) -> Settings:
     token = secrets.token_urlsafe()
     if pepper is not None:
         token = blake2b(pepper.get_secret_value().encode(), person=b"admin.token").hexdigest()
-    return settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
+    return settings.model_copy(update={"admin": settings.admin.model_copy(update={"token": SecretStr(token)})})
+
+
+def _admin_url(settings: Settings, port: int) -> str:
+    """The address of pages and admin API for a client on this machine; `port` is the one for requests."""
+    return client_url(*(settings.admin.address or (settings.host, port)))
 
 
 def sign_in_link(settings: Settings, url: str) -> str:
@@ -140,10 +156,10 @@ def sign_in_link(settings: Settings, url: str) -> str:
     return f"{url}/_condenser/?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
 
 
-def bound_socket(settings: Settings) -> socket.socket:
-    """A socket at the settings' address, with IPv4 if the host has both kinds; raises `CommandFailed`."""
+def bound_socket(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A socket at an address, with IPv4 if the host has both kinds; raises `CommandFailed`, which names the option."""
     try:
-        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
         bound = socket.socket(family)
         try:
@@ -156,22 +172,26 @@ def bound_socket(settings: Settings) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise CommandFailed(_why_not_bound(settings, error), NOT_STARTED) from None
+        raise CommandFailed(_why_not_bound(host, port, option, error), NOT_STARTED) from None
     return bound
 
 
-def _why_not_bound(settings: Settings, error: OSError) -> str:
-    place = f"port {settings.port} of {settings.host}"
+def _why_not_bound(host: str, port: int, option: str, error: OSError) -> str:
+    place = f"port {port} of {host}"
     if error.errno == errno.EADDRINUSE:
-        return f"{place} is taken by another program; choose another port with --port, or any free one with --port 0"
+        free = "any free one with --port 0" if option == "--port" else "0 for any free one"
+        return f"{place} is taken by another program; choose another port with {option}, or {free}"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return f"{settings.host} is no address of this machine; --host names the one to listen on"
+        named = "--host" if option == "--port" else option
+        return f"{host} is no address of this machine; {named} names the one to listen on"
     return f"{place} cannot be listened on: {(error.strerror or '').lower()}"
 
 
 def note_of(settings: Settings, configured: str, port: int) -> Note:
     token = token_file(settings)
-    return Note(client_url(settings.host, port), configured, os.path.abspath(token) if token else None, time.time())
+    path = os.path.abspath(token) if token else None
+    admin = client_url(*settings.admin.address) if settings.admin.address is not None else None
+    return Note(client_url(settings.host, port), configured, path, time.time(), admin)
 
 
 # Checks before the proxy starts

@@ -63,8 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status, or 128 plus the number of the signal that ended it."""
     configured, arguments.host, arguments.workers, arguments.single_user = configured_url(), HOST, 1, True
     settings = _quiet(settings_from(arguments))
+    settings = settings.model_copy(update={"admin": AdminSettings(token=settings.admin.token)})  # all at one port
     prepare(settings)
-    with bound_socket(settings) as listening:
+    with bound_socket(settings.host, settings.port) as listening:
         return _wrap(arguments, settings, configured, listening)
 
 

@@ -16,10 +16,13 @@ from collections.abc import Collection, Iterable, Sequence
 from unicodedata import normalize
 from urllib.parse import unquote_to_bytes
 
-from proxy.errors import BadRequest, PathNotAllowed
+from proxy.errors import BadRequest, NotHere, PathNotAllowed
 from proxy.quoting import quoted
 
 V1 = "/v1"
+ADMIN = "/_condenser/"  # where the pages and the administration are
+_OWN = f"{ADMIN}own/"  # what callers may ask there
+_EVERYWHERE = frozenset(("/", "/livez", "/readyz", "/health", "/healthz"))
 UNLISTED = "condenser.prefix"  # the key of a request's scope for the prefix of its path that no list has
 OWN_PATHS = (
     "GET models",
@@ -78,6 +81,17 @@ def _plain(escape: re.Match[bytes]) -> bytes:
 
 def _bad(what: str) -> BadRequest:
     return BadRequest(f"The path {what}.", param="path", code="bad_path")
+
+
+def check_listener(path: str, *, is_admin: bool) -> None:
+    """Raises `NotHere` for a decoded path that the listener does not serve: that of `admin.listen`, or the other one.
+
+    Health is at both. Metrics, pages and the administration are at the first alone, and all for callers at the other.
+    """
+    is_of_admin = path == "/metrics" or (path.startswith(ADMIN) and not path.startswith(_OWN))
+    if path not in _EVERYWHERE and is_of_admin is not is_admin:
+        where = "for requests to models" if is_admin else "of admin.listen"
+        raise NotHere(f"{quoted(path)} is not served at this port; if at all, it is at the one {where}.")
 
 
 class Paths:

@@ -22,13 +22,12 @@ from proxy.browsers import Guard
 from proxy.endpoints import endpoint_at, endpoint_serving
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
-from proxy.http.paths import UNLISTED, Paths, read_path
+from proxy.http.paths import ADMIN, UNLISTED, Paths, check_listener, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
 from proxy.serving.relay import allows_beats, body_message
 
-ADMIN = "/_condenser/"  # where the pages and the administration are
 ENDING = 1.0  # seconds that a client may take to receive the last event of a reply that the server ends
 _GIVEN_ID, _ID, _PROTOCOL = b"x-request-id", b"x-condenser-request-id", b"X-Condenser-Protocol"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
@@ -59,6 +58,7 @@ class Serving:
     _drain: Drain
     _new_id: Callable[[], str]
     _note: Callable[[RequestLine], None]
+    _admin_port: int | None  # that of `admin.listen`
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and writes its line when its reply has ended."""
@@ -75,6 +75,8 @@ class Serving:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
                 client = scope.get("client")
                 self._guard.check(headers, client[0] if client else None)
+            if self._admin_port is not None:
+                check_listener(scope["path"], is_admin=scope["server"][1] == self._admin_port)
             # An app that is mounted below another one has a root path, which only the router can handle.
             is_short = scope["method"] == "POST" and not scope.get("root_path")
             app = self._shortcuts.get(scope["raw_path"]) if is_short else None

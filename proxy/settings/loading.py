@@ -400,6 +400,13 @@ class Settings(BaseSettings):
             raise ValueError("'upstream' is the name of the one at upstream.base_url")
         return value
 
+    @field_validator("admin")
+    @classmethod
+    def _at_a_port_of_its_own(cls, value: tables.AdminSettings, info: ValidationInfo) -> tables.AdminSettings:
+        if value.address is not None and 0 != value.address[1] == info.data.get("port"):
+            raise ValueError(f"listen needs another port than the one for requests, {value.address[1]}")
+        return value
+
     @field_validator("auth")
     @classmethod
     def _keys_stand_alone(cls, value: tables.AuthSettings, info: ValidationInfo) -> tables.AuthSettings:
@@ -420,6 +427,11 @@ class Settings(BaseSettings):
                 'mode = "keys" gives each key its tenant; so tenant.from must be "credential", and single_user false'
             )
         return value
+
+    @property
+    def admin_host(self) -> str:
+        """The host at which pages and the admin API are."""
+        return self.admin.address[0] if self.admin.address is not None else self.host
 
     @property
     def tenant_source(self) -> str:

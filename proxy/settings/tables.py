@@ -389,10 +389,32 @@ class AuthSettings(Table):
         return self
 
 
+def listen_address(value: str) -> str:
+    """`value` if it is a host and a port to listen on, such as `127.0.0.1:9090`; raises `ValueError`."""
+    try:
+        parts = urlsplit(f"//{value}")
+        is_address = parts.netloc == value and bool(parts.hostname) and parts.port is not None and "@" not in value
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ValueError(f"must be a host and a port, such as 127.0.0.1:9090{not_this(value)}")
+    return value
+
+
 class AdminSettings(Table):
-    """Holders of the token may see and delete sessions. The default is none, or a token file on a loopback address."""
+    """Holders of the token may see and delete sessions. The default is none, or a token file on a loopback address.
+
+    Metrics, pages and the admin API are at `listen`, if that is set, and at no other address.
+    """
 
     token: Secret | None = None
+    listen: Annotated[str, AfterValidator(listen_address)] | None = None
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of `listen`; port 0 takes any free one."""
+        parts = urlsplit(f"//{self.listen or ''}")
+        return (parts.hostname, parts.port) if parts.hostname and parts.port is not None else None
 
 
 class SessionSettings(Table):

@@ -25,7 +25,7 @@ def admin_token(settings: Settings) -> str | None:
 
 def token_file(settings: Settings) -> Path | None:
     """The file that holds the token of a proxy with these settings; None if there is no such file."""
-    if settings.admin.token is not None or not is_loopback(settings.host):
+    if settings.admin.token is not None or not is_loopback(settings.admin_host):
         return None
     return path_beside(settings.store.url, TOKEN_FILE)
 

@@ -62,6 +62,7 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
     upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDENSER_DRAIN__TIMEOUT", "0")
+    monkeypatch.setenv("CONDENSER_ADMIN__LISTEN", f"127.0.0.1:{free_port()}")
     store = f"sqlite:///{tmp_path}/condenser.db"
     more = ("--host", "0.0.0.0", "--store", store)
     with serving("--upstream", upstream.base_url, *more) as (url, process):
@@ -71,6 +72,11 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         assert [reply.status for reply in replies] == [200] * 8
         assert len({reply.session for reply in replies}) == 1
         assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
+        assert run(capsys, "sessions", "show", "one")[0] == 0  # at the address of administration, which the note has
+        listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
+        for path, here, there in (("/metrics", 404, 200), (CHAT, 200, 404), ("/healthz", 200, 200)):
+            found = [{wire.request(each, "GET", path).status for _ in range(4)} for each in (url, listener)]
+            assert found == [{here}, {there}], path
         upstream.reply(stream(FIRST, Signal()))
         dead, other = workers(process)
         os.kill(dead, signal.SIGKILL)

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from proxy.errors import BadRequest
-from proxy.http.paths import Paths, read_path
+from proxy.errors import BadRequest, NotHere
+from proxy.http.paths import Paths, check_listener, read_path
 
 ENDINGS = ("/chat/completions", "/responses", "/v1/messages")
 
@@ -94,3 +94,22 @@ def test_prefixes_and_the_operators_own_list_decide_what_is_served() -> None:
     assert served.allows("GET", "/v1/files/f")
     assert served.allows("DELETE", "/v1/batches")
     assert not served.allows("GET", "/v1/models")
+
+
+@pytest.mark.parametrize(
+    ("paths", "places"),
+    [
+        ("/livez /readyz /health /healthz /", {False, True}),
+        ("/metrics /_condenser/ /_condenser/sessions /_condenser/pages/requests /_condenser/owner", {True}),
+        ("/v1/chat/completions /x/v1/messages /v1/metrics /_condenser/own/search /_condenser /nowhere", {False}),
+    ],
+)
+def test_each_of_two_listeners_serves_what_is_its_own(paths: str, places: set[bool]) -> None:
+    for path in paths.split():
+        for is_admin in (False, True):
+            try:
+                check_listener(path, is_admin=is_admin)
+            except NotHere:
+                assert is_admin not in places, path
+            else:
+                assert is_admin in places, path
