@@ -148,7 +148,7 @@ class _App(FastAPI):
 
     def _note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""
-        self.state.services.sums.note(line.amounts())
+        self.state.services.note(line)
 
 
 class _AnyMethod:

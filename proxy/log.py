@@ -35,6 +35,7 @@ LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/health", "/healthz", "/metrics"))
+_OWN = _QUIET | {"/"}
 _REFUSED = "refused"  # the action of a request that the proxy itself refused
 _log = logging.getLogger(LOGGER)
 
@@ -53,11 +54,16 @@ class RequestLine:
     outcome: tuple[str, str] = ("", "")  # action and reason of a request without an exchange
     error: str | None = None  # the code of one of the proxy's own errors
     tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
+    upstream: str = ""  # the name of the upstream that it goes to
+    is_relayed: bool = False  # whether the reply is the upstream's
     upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
+    first_byte: float | None = None  # seconds until the first byte of the reply's body was sent
+    seconds: float = 0.0  # from the head of the request to the end of its reply
     _started: float = field(default_factory=perf_counter)
 
     def write(self) -> None:
-        """Writes the line; its text is made only if its level is logged."""
+        """Writes the line of a request that has ended; its text is made only if its level is logged."""
+        self.seconds = perf_counter() - self._started
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if self.path in _QUIET:
             level = logging.DEBUG
@@ -66,7 +72,6 @@ class RequestLine:
             _log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
-        ms = (perf_counter() - self._started) * 1000
         if self.exchange is not None:
             values = self.exchange.request.body.values
             has_tools = bool(values.get("tools") or values.get("functions"))
@@ -81,11 +86,21 @@ class RequestLine:
             f"error {self.error}" if self.error else "",
             "" if self.is_complete else "broken off",
             f"upstream {upstream:.0f} ms" if upstream else "",
-            f"{ms:.0f} ms in all",
+            f"{self.seconds * 1000:.0f} ms in all",
             f"tenant {self.tenant}" if self.tenant else "",
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
+
+    def note_first_byte(self) -> None:
+        self.first_byte = perf_counter() - self._started
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of the request; `own` for what the proxy answers itself, `other` for all else."""
+        if (endpoint := endpoint_serving(self.path)) is not None:
+            return endpoint.dialect.name
+        return "own" if self.path in _OWN or self.path.startswith("/_condenser/") else "other"
 
     def amounts(self) -> Mapping[str, int]:
         """What the request adds to the sums of all requests; nothing if it asked no model.
@@ -131,7 +146,7 @@ class RequestLine:
             "reason": reason or None,
             "error": self.error,
             "upstream_ms": round(self.upstream_ms, 2) or None,
-            "total_ms": round((perf_counter() - self._started) * 1000, 2),
+            "total_ms": round(self.seconds * 1000, 2),
         }
         if exchange is not None:
             fields |= account.fields(exchange.decision, exchange.timing)

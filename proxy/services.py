@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
@@ -49,14 +51,18 @@ from proxy.settings import Settings
 from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
+from proxy.store.access import timed
 from proxy.store.base import Store
-from proxy.telemetry import Sums, Telemetry
+from proxy.telemetry import SHARED, Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table
 from proxy.upstream import Upstream, server_of
 from proxy.upstream.choice import destinations
 from strategies.core.economics import Prices
 from strategies.core.messages import Reader
+
+if TYPE_CHECKING:
+    from proxy.log import RequestLine
 
 POOL_WAIT = (0.2, 1.0)
 """The least and the longest wait in seconds before a request is repeated that found the server's cache full."""
@@ -77,9 +83,10 @@ class Services:
         self.keys = Keys(settings.auth, clock) if settings.auth.mode == "keys" else None
         """The callers' keys; None where callers need none of the proxy's own."""
         self.tenants = Tenants(settings, key, self.keys)
-        self.settings, self.store, self.clock = settings, store, clock
-        self.telemetry = Telemetry(self.tenants.name)
+        self.settings, self.clock = settings, clock
+        self.telemetry = Telemetry(self.tenants.is_name, settings.currency)
         self.upstream = Upstream(settings.upstream)
+        self.store = store = timed(store, self.telemetry.record_store)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
         self.background = OwnedTasks()
         self.sums = Sums(self.stored, self.background, clock, self.prices)
@@ -99,6 +106,7 @@ class Services:
             settings.background,
             clock=clock,
             report=self._note_call,
+            report_votes=self.telemetry.record_votes,
             known={server_of(base_url): server for base_url, server in self.discovered.items()},
             budget=self._budget("own-tokens", limits.own_tokens_per_minute),
         )
@@ -124,8 +132,13 @@ class Services:
         return self.policies.policy(Controls(), {}, LessonScope(model)).prices
 
     def _note_call(self, call: FinishedCall) -> None:
-        self.telemetry.record_call(call)
-        self.sums.note_call(call)
+        self.telemetry.record_call(call, self.sums.note_call(call))
+
+    def note(self, line: RequestLine) -> None:
+        """Counts a request that has ended."""
+        amounts = line.amounts()
+        self.telemetry.record(line, amounts)
+        self.sums.note(amounts)
 
     def _stated_window(self, scope: LessonScope) -> StatedWindow | None:
         server = self.discovered.get(scope.upstream)
@@ -139,7 +152,8 @@ class Services:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
-        self.telemetry.metric("queue").set_function(lambda: admission.waiting)
+        self.telemetry.show("queue", lambda: admission.waiting)
+        self.telemetry.show("background_tasks", lambda: self.background.number)
         return admission
 
     def _budget(self, name: str, per_minute: int) -> TokenBudget | None:
@@ -231,5 +245,7 @@ async def open_services(
             await stack.enter_async_context(
                 follow_revoked(built.keys, built.stored.in_time, store, built.stored.outage)
             )
+        if SHARED in os.environ:
+            built.background.own(built.telemetry.share())
         await asyncio.to_thread(built.tokenizers.warm)
         yield built

@@ -1,56 +1,123 @@
 """Telemetry: the Prometheus metrics, and the sums that pages and receipts are made of.
 
-Metrics carry only counts and names, never content and never a credential. The parts of the proxy report an event by
-calling `Telemetry.count`, or a `record_…` method if more than one number changes.
+Metrics carry only counts and names, never content and never a credential. A request is counted once, when it has ended,
+from the line that the log and the sums have of it, so that these agree. The parts of the proxy report any other event
+by calling `Telemetry.count`, or a `record_…` method if more than one number changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple
+from http import HTTPStatus
+from platform import python_version
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 from proxy.asking import FinishedCall
 from proxy.condensing.policy import Policy, Window
 from proxy.condensing.turn import Decision
+from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.knowledge.figures import Figures
+from proxy.package import VERSION
 from proxy.quoting import label
-from proxy.reasons import Action, Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.requests import in_millionths
 from proxy.sessions.stored import StoredSessions
+from proxy.settings.tables import BUNDLED_CURRENCY
 from proxy.store.base import StoreError
+from proxy.totals import MILLION
 from strategies.core.economics import Advice, Prices
+from strategies.core.effects import Votes
+
+if TYPE_CHECKING:
+    from proxy.log import RequestLine
 
 MAX_MODELS = 256  # maximum number of models with a label of their own
+MAX_KINDS = 500  # maximum number of combinations of labels that clients choose
 _MAX_SOURCES = 16
 OTHER = "other"
-_OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
+_FAST = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
+_SLOW = partial(Histogram, buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
+_SUM = partial(Gauge, multiprocess_mode="livesum")
+_SPENT = ("model", "tenant")
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
-    "requests_total": (Counter, "Requests by what was done with them, and by tenant.", ("action", "tenant")),
+    "build_info": (partial(Gauge, multiprocess_mode="livemax"), "The version that runs.", ("version", "python")),
+    "requests_total": (
+        Counter,
+        "Requests that ask a model, by what was done with them.",
+        ("protocol", "model", "tenant", "strategy", "action"),
+    ),
     "reasons_total": (Counter, "Requests by the reason that was given.", ("reason",)),
-    "tokens_total": (Counter, "Prompt tokens before and after, and all of our own calls by role.", ("stage",)),
-    "calls_total": (Counter, "Model calls of our own by how they ended.", ("role", "outcome")),
     "condensations_total": (Counter, "New condensations by trigger.", ("trigger",)),
+    "replies_total": (Counter, "Replies by status, ours and the upstream's.", ("by", "protocol", "upstream", "status")),
+    "errors_total": (Counter, "Replies that are errors of our own, by their code.", ("error",)),
+    "request_seconds": (_SLOW, "Time from the head of a request to the end of its reply.", ("upstream", "model")),
+    "first_byte_seconds": (_SLOW, "Time to the first byte of a reply's body.", ("upstream", "model")),
+    "overhead_seconds": (_FAST, "Time added before a request was forwarded.", ("strategy",)),
+    "tokens_total": (Counter, "Prompt tokens by our own count, as they came and as forwarded.", (*_SPENT, "stage")),
+    "usage_tokens_total": (Counter, "Tokens as upstreams have counted them.", (*_SPENT, "kind")),
+    "rescued_total": (Counter, "Requests that fitted only because they were condensed.", _SPENT),
+    "saved_tokens_total": (Counter, "Tokens saved on requests that would have fitted anyway.", _SPENT),
+    "added_tokens_total": (Counter, "Tokens added to requests that would have fitted anyway.", _SPENT),
+    "reread_tokens_total": (Counter, "Tokens read anew because the start of a prompt changed.", _SPENT),
+    "cost_total": (Counter, "What prompts and replies cost.", (*_SPENT, "currency")),
+    "saved_cost_total": (Counter, "What the saved tokens would have cost at least.", (*_SPENT, "currency")),
+    "added_cost_total": (Counter, "What the added tokens cost at least.", (*_SPENT, "currency")),
+    "reread_cost_total": (Counter, "What the tokens that were read anew cost more.", (*_SPENT, "currency")),
+    "calls_total": (Counter, "Model calls of our own by how they ended.", ("role", "outcome")),
+    "call_seconds": (_SLOW, "Time of our own model calls.", ("role",)),
+    "call_tokens_total": (Counter, "All tokens of our own model calls.", ("role",)),
+    "call_cost_total": (Counter, "What our own model calls cost.", ("role", "currency")),
+    "votes_total": (Counter, "Votes of judges by what they say.", ("vote",)),
     "overflows_total": (Counter, "Prompts that an upstream refused, by what followed.", ("outcome",)),
     "refusals_total": (Counter, "Requests that were refused, by what ran out.", ("reason",)),
+    "store_seconds": (_FAST, "Time of the store's operations.", ("operation",)),
     "store_failed_writes_total": (Counter, "Writes that the store failed.", ("reason",)),
-    "store_writable": (Gauge, "Whether the last write to the store worked.", ()),
-    "overhead_seconds": (_OVERHEAD, "Time added before a request was forwarded.", ()),
+    "store_writable": (partial(Gauge, multiprocess_mode="livemin"), "Whether the last write to the store worked.", ()),
     "calibration_error": (
-        Gauge,
+        partial(Gauge, multiprocess_mode="livemostrecent"),
         "Mean relative error of the estimated prompt tokens, of requests without and with an anchor.",
         ("model", "kind"),
     ),
-    "in_flight": (Gauge, "Requests under way.", ()),
-    "queue": (Gauge, "Requests that wait to be served.", ()),
+    "in_flight": (_SUM, "Requests under way.", ()),
+    "queue": (_SUM, "Requests that wait to be served.", ()),
+    "background_tasks": (_SUM, "Pieces of work in the background.", ()),
 }
 """Each metric, by its name without `condenser_`: its kind, what it counts, its labels."""
+AMOUNTS: Mapping[str, tuple[str, ...]] = {
+    "client_tokens": ("tokens_total", "before"),
+    "forwarded_tokens": ("tokens_total", "after"),
+    "prompt_tokens": ("usage_tokens_total", "prompt"),
+    "cached_tokens": ("usage_tokens_total", "cached"),
+    "completion_tokens": ("usage_tokens_total", "reply"),
+    "rescued": ("rescued_total",),
+    "saved_tokens": ("saved_tokens_total",),
+    "added_tokens": ("added_tokens_total",),
+    "reread_tokens": ("reread_tokens_total",),
+    "cost": ("cost_total",),
+    "saved_cost": ("saved_cost_total",),
+    "added_cost": ("added_cost_total",),
+    "reread_cost": ("reread_cost_total",),
+}
+"""The metrics of a request's amounts (`RequestLine.amounts`), each with its last label."""
 
 
 class ArrivalKind(NamedTuple):
@@ -75,10 +142,14 @@ class Arrivals:
 
 
 class Telemetry:
-    """The metrics of one app, with a registry of their own; `name_of` gives the name of a tenant that has one."""
+    """The metrics of one app, with a registry of their own.
 
-    def __init__(self, name_of: Callable[[str], str | None] = lambda _: None) -> None:
-        self._name_of = name_of
+    If there are several workers, the client library keeps all values in a directory that they share, and each of them
+    shows those of all (`SHARED`). `is_name` tells whether a text is the name of a tenant; money is in `currency`.
+    """
+
+    def __init__(self, is_name: Callable[[str], bool] = lambda _: False, currency: str = BUNDLED_CURRENCY) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         metrics = {
             name: kind(f"condenser_{name}", text, labels, registry=self.registry)
@@ -87,19 +158,35 @@ class Telemetry:
         # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
         self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
+        self._is_name, self._currency = is_name, currency
         self._models: set[str] = set()
+        self._kinds: set[tuple[str, str, str]] = set()
+        self._waiting: dict[tuple[str, str, str, str], Tally[str]] = {}
         self.arrived: dict[ArrivalKind, Arrivals] = {}
         """What this process was asked for since it started, by kind; at most `MAX_MODELS` kinds."""
         self.in_flight = 0  # requests under way; `proxy/serving/` counts them
-        self.metric("in_flight").set_function(lambda: self.in_flight)
+        self._gauges: dict[str, Callable[[], float]] = {}
+        self.show("in_flight", lambda: self.in_flight)
         self.metric("store_writable").set(1)
+        self.metric("build_info", VERSION, python_version()).set(1)
+        if SHARED not in os.environ:
+            ProcessCollector(registry=self.registry)
 
     def count(self, name: str, *labels: str) -> None:
         self.metric(name, *labels).inc()
 
-    def count_request(self, action: str, tenant: str) -> None:
-        """Counts a request; all tenants without a name are one, since anybody may make up any number of those."""
-        self.count("requests_total", action, self._name_of(tenant) or OTHER)
+    def show(self, name: str, value: Callable[[], float]) -> None:
+        """Shows in the gauge of that name what `value` returns when it is read."""
+        self._gauges[name] = value
+        self.metric(name).set_function(value)
+
+    async def share(self) -> None:
+        """Writes every second what waits, and the gauges, to where the other workers read them; never returns."""
+        while True:
+            self._count_waiting()
+            for name, value in self._gauges.items():
+                self.metric(name).set(value())
+            await asyncio.sleep(1)
 
     def record_calibration(self, model: str, figures: Figures) -> None:
         for kind, error in (("first", figures.first_error), ("anchored", figures.later_error)):
@@ -111,25 +198,90 @@ class Telemetry:
 
         Clients choose the names of models, and `/metrics` shows them to everyone who can read it.
         """
-        if len(self._models) < MAX_MODELS and label(model) == model:
-            self._models.add(model)
-        return model if model in self._models else OTHER
+        if model in self._models:
+            return model
+        if len(self._models) == MAX_MODELS or label(model) != model:
+            return OTHER
+        self._models.add(model)
+        return model
 
-    def record_call(self, call: FinishedCall) -> None:
+    def record_call(self, call: FinishedCall, cost: int) -> None:
+        """Records a call of our own, which has cost so many millionths."""
         self.count("calls_total", call.role, call.failure or "answered")
-        self.metric("tokens_total", call.role).inc(call.tokens)
+        self.metric("call_seconds", call.role).observe(call.seconds)
+        self.metric("call_tokens_total", call.role).inc(call.tokens)
+        if cost:
+            self.metric("call_cost_total", call.role, self._currency).inc(cost / MILLION)
 
-    def record_decision(self, decision: Decision, milliseconds: float) -> None:
-        """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
-        self._note_arrival(decision)
-        self.count_request(decision.action, decision.context.request.tenant)
-        if decision.reason:
-            self.metric("reasons_total", decision.reason).inc()
-        self.metric("tokens_total", "before").inc(decision.tokens_before)
-        self.metric("tokens_total", "after").inc(decision.forwarded_tokens)
-        if decision.action is Action.CONDENSED:
-            self.count("condensations_total", decision.trigger)
-        self.metric("overhead_seconds").observe(milliseconds / 1000)
+    def record_votes(self, votes: Votes) -> None:
+        for vote in votes.votes:
+            self.count("votes_total", "none" if vote.yes is None else "yes" if vote.yes else "no")
+
+    def record_store(self, operation: str, seconds: float) -> None:
+        self.metric("store_seconds", operation).observe(seconds)
+
+    def record(self, line: RequestLine, amounts: Mapping[str, int]) -> None:
+        """Records a request that has ended; `amounts` are what it adds to the sums, nothing if it asks no model."""
+        status, by = str(line.status or CLIENT_CLOSED_REQUEST), "upstream" if line.is_relayed else "condenser"
+        self.metric("replies_total", by, line.protocol, line.upstream, status).inc()
+        if line.error:
+            self.metric("errors_total", line.error).inc()
+        if not amounts.get("requests"):
+            return
+        tenant, strategy = line.tenant if self._is_name(line.tenant) else OTHER, "none"
+        if line.exchange is not None:
+            self._note_arrival(line.exchange.decision)
+            strategy = line.exchange.decision.policy.pipeline.text
+        model, tenant, strategy = self._bounded(self._model_of(line), tenant, strategy)
+        self._record_times(line, model, strategy)
+        # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
+        self._waiting.setdefault((line.protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
+
+    def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
+        if line.exchange is not None:
+            self.metric("overhead_seconds", strategy).observe(line.exchange.timing.ours / 1000)
+        self.metric("request_seconds", line.upstream, model).observe(line.seconds)
+        if line.first_byte is not None:
+            self.metric("first_byte_seconds", line.upstream, model).observe(line.first_byte)
+
+    def _count_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for labels, amounts in waiting.items():
+            for name, amount in amounts.items():
+                kind, _, value = name.partition("_")
+                match kind:
+                    case "action":
+                        self.metric("requests_total", *labels, value).inc(amount)
+                    case "reason":
+                        self.metric("reasons_total", value).inc(amount)
+                    case "trigger":
+                        self.metric("condensations_total", value).inc(amount)
+                    case _:
+                        self._count_amount(name, amount, *labels[1:3])
+
+    def _count_amount(self, name: str, amount: int, model: str, tenant: str) -> None:
+        if name not in AMOUNTS:
+            return
+        metric, *last = AMOUNTS[name]
+        if name.endswith("cost"):
+            self.metric(metric, model, tenant, self._currency).inc(amount / MILLION)
+        else:
+            self.metric(metric, model, tenant, *last).inc(amount)
+
+    def _model_of(self, line: RequestLine) -> str:
+        """The label of the model that a request asks; one that was never answered has none of its own."""
+        model = line.model or OTHER
+        is_answered = line.status is not None and line.status < HTTPStatus.BAD_REQUEST
+        return self._label(model) if is_answered else model if model in self._models else OTHER
+
+    def _bounded(self, model: str, tenant: str, strategy: str) -> tuple[str, str, str]:
+        """These labels; `OTHER` for those that clients choose if there are too many combinations already."""
+        labels = model, tenant, strategy
+        if labels not in self._kinds:
+            if len(self._kinds) >= MAX_KINDS:
+                return OTHER, tenant, OTHER
+            self._kinds.add(labels)
+        return labels
 
     def _note_arrival(self, decision: Decision) -> None:
         request, policy = decision.context.request, decision.policy
@@ -146,14 +298,9 @@ class Telemetry:
         if len(found.sources) < _MAX_SOURCES:
             found.sources.add(decision.context.recognised.identity.source)
 
-    def record_overflow(self, decision: Decision, outcome: str) -> None:
-        """Records that the upstream refused a prompt for its length.
-
-        `decision` is the one whose reply the client gets, after a retry if there was one.
-        """
+    def record_overflow(self, outcome: str) -> None:
+        """Records that the upstream refused a prompt for its length."""
         self.count("overflows_total", outcome)
-        if decision.trigger is Trigger.OVERFLOW:
-            self.count("condensations_total", decision.trigger)
 
     def record_write(self, failure: str) -> None:
         """Records a write to the store; `failure` is the reason if it failed, else ""."""
@@ -162,7 +309,47 @@ class Telemetry:
             self.count("store_failed_writes_total", failure)
 
     def exposition(self) -> bytes:
-        return generate_latest(self.registry)
+        self._count_waiting()
+        return generate_latest(_of_all_workers() if SHARED in os.environ else self.registry)
+
+
+def _grown(amounts: Mapping[str, int]) -> Mapping[str, int]:
+    """The amounts with what was added by a name of its own, because counters only grow."""
+    if amounts.get("saved_tokens", 0) >= 0:
+        return amounts
+    added = {"added_tokens": -amounts["saved_tokens"], "added_cost": -amounts.get("saved_cost", 0)}
+    return {**amounts, **added, "saved_tokens": 0, "saved_cost": 0}
+
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable by which the client library knows the directory that workers share."""
+_LIVE = re.compile(r"gauge_livesum_([0-9]+)\.db")
+
+
+def forget_worker(pid: int) -> None:
+    """Takes what only a living worker can say out of the metrics; what it has counted stays."""
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def _of_all_workers() -> CollectorRegistry:
+    """The metrics of all workers together, and the figures of each process that lives."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    registry.register(_Processes())
+    return registry
+
+
+class _Processes(Collector):
+    """The process figures of all workers, by their `pid`."""
+
+    def collect(self) -> Iterator[Metric]:
+        found = map(_LIVE.fullmatch, os.listdir(os.environ[SHARED]))
+        families: dict[str, Metric] = {}
+        for pid in sorted(each[1] for each in found if each):
+            for family in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+                kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                kept.samples += [sample._replace(labels={"pid": pid}) for sample in family.samples]
+        yield from families.values()
 
 
 # -- sums ----------------------------------------------------------------------------------------------------------
@@ -194,11 +381,15 @@ class Sums:
         self._waiting: dict[int, Tally[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def note_call(self, call: FinishedCall) -> None:
-        """Adds a call of our own; its cost is that of a prompt, because it is not known how much was its answer."""
+    def note_call(self, call: FinishedCall) -> int:
+        """Adds a call of our own, and returns its cost in millionths.
+
+        That is the cost of a prompt, because it is not known how much was its answer.
+        """
         prices = self._prices(call.model)
         cost = in_millionths(prices.of_call(prompt=call.tokens)) if prices else 0
         self.note({"own_calls": 1, "own_failed": int(bool(call.failure)), "own_tokens": call.tokens, "own_cost": cost})
+        return cost
 
     def note(self, found: Mapping[str, int]) -> None:
         """Adds what has just ended; nothing if that is empty."""

@@ -22,7 +22,7 @@ from proxy.controls import ROWS as CONTROLS
 from proxy.errors import ProxyError
 from proxy.reasons import REASONS, Action, Trigger
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
-from proxy.telemetry import Telemetry
+from proxy.telemetry import METRICS, Telemetry
 from strategies import TABLE
 
 ROOT = Path(__file__).parents[1]
@@ -310,10 +310,13 @@ def test_every_error_of_ours_is_documented_with_its_status_and_type() -> None:
     assert {(str(each.status), each.type, each.code) for each in kinds if each.code} <= said
 
 
-def test_every_metric_is_documented() -> None:
-    found = [metric for metric in Telemetry().registry.collect() if not metric.name.endswith("_created")]
+def test_every_metric_is_documented_with_its_labels() -> None:
+    found = Telemetry().registry.collect()
     made = {metric.name + ("_total" if metric.type == "counter" else "") for metric in found}
-    assert column(section(read("operations.md"), "Metrics"), "metric") == made
+    table = section(read("operations.md"), "Metrics")
+    assert column(table, "metric") == made
+    said = {name: tuple(names(row["labels"])) for row in rows(table) for name in names(row["metric"])}
+    assert {f"condenser_{name}": labels for name, (_, _, labels) in METRICS.items()}.items() <= said.items()
 
 
 def test_every_command_is_documented() -> None:

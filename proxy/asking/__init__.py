@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
@@ -156,8 +156,9 @@ class Resolver(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Asking(Dispatcher):
-    """Calls models; one per app."""
+    """Calls models; one per app. `report_votes` gets the votes of every ballot."""
 
+    report_votes: Callable[[Votes], None] = lambda _: None
     _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
     """The forms that servers have taught, each for a model and a credential."""
     _lacking: Lru[Hashable, tuple[str, ...]] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
@@ -177,7 +178,9 @@ class Asking(Dispatcher):
         if isinstance(effect, Compact):
             return await self.compacted(effect, roles, caller)
         if not isinstance(effect, Ask):
-            return await poll(effect, roles, caller, self)
+            votes = await poll(effect, roles, caller, self)
+            self.report_votes(votes)
+            return votes
         question, account = question_for(effect, roles, caller), Account()
         deadline = self.deadline(question.model, caller)
         while True:

@@ -314,13 +314,17 @@ def headers_for(role: ModelRole, caller: Caller) -> Headers:
 
 
 class FinishedCall(NamedTuple):
-    """How one call ended: `failure` is "" or a kebab-case word that says what went wrong, `tokens` the whole cost."""
+    """How one call ended: `failure` is "" or a kebab-case word that says what went wrong, `tokens` the whole cost.
+
+    `seconds` are those from its turn to its end.
+    """
 
     role: str
     model: str
     background: bool
     failure: str
     tokens: int
+    seconds: float = 0.0
 
 
 class Billed(Protocol):
@@ -417,13 +421,14 @@ class Dispatcher:
                 else:
                     turn.enter_context(lane.foreground())
                 self._check_credential(model, caller)
-                failure, tokens = "cancelled", 0
+                failure, tokens, began = "cancelled", 0, time.perf_counter()
                 try:
                     result = await call(lane)
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
                     return result
                 finally:
-                    self.report(FinishedCall(role, model.model or caller.model, caller.background, failure, tokens))
+                    asked, seconds = model.model or caller.model, time.perf_counter() - began
+                    self.report(FinishedCall(role, asked, caller.background, failure, tokens, seconds))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
 

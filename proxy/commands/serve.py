@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
+from tempfile import TemporaryDirectory
 
 from pydantic import SecretStr
 
@@ -95,9 +96,10 @@ def _with_admin_at(settings: Settings, port: int) -> Settings:
 def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
     """Serves with one process, or with several that share the sockets.
 
-    A worker that dies is replaced, unless it could not start.
+    A worker that dies is replaced, unless it could not start. Several have a directory for their metrics.
     """
     from proxy.app import server_config
+    from proxy.telemetry import SHARED, forget_worker
 
     config = server_config(settings)
     port = sockets[0].getsockname()[1]
@@ -107,7 +109,9 @@ def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
         server.run(sockets)
         return OK if server.started else NOT_STARTED
     print(announced, flush=True)
-    return OK if Supervisor(config, sockets).run() else NOT_STARTED
+    with TemporaryDirectory(prefix="condenser-") as shared:
+        os.environ[SHARED] = shared
+        return OK if Supervisor(config, sockets, forget_worker).run() else NOT_STARTED
 
 
 class AnnouncedServer(Server):

@@ -53,15 +53,15 @@ _log = logging.getLogger(__name__)
 class Exchanges:
     """Opens an exchange for each request, with the parts that all exchanges share; one per app.
 
-    `report` is called with a decision that was refused for its length, and with what followed: `passed` (on to the
-    client), `retried` or `refused-again`.
+    `report` is called with what followed on a refusal for length: `passed` (on to the client), `retried` or
+    `refused-again`.
     """
 
     intake: Intake
     decider: Decider
     attempts: Attempts
     refusals: Refusals
-    report: Callable[[Decision, str], None]
+    report: Callable[[str], None]
 
     async def open(self, request: ClientRequest) -> Exchange:
         """The exchange for a request, which has been decided on; raises `ProxyError` and `HeldByServer`."""
@@ -203,9 +203,9 @@ class Exchange:
             answer = next_answer
         if Step.SMALLER in self._attempt.tried:
             is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
-            self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
+            self._parts.report("retried" if is_accepted else "refused-again")
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
-            self._parts.report(self.decision, "passed")
+            self._parts.report("passed")
         if answer.refusal is not None:
             await refusals.keep(self._attempt)
         elif answer.is_accepted:
@@ -277,7 +277,7 @@ class Exchange:
             # Its client has got it, because content had left before it.
             self._attempt = refusals.after_late(self._attempt, refusal)
             self._reply = self._reply._replace(is_late_refusal=True)
-            self._parts.report(decision, "passed")
+            self._parts.report("passed")
             return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()

@@ -150,11 +150,12 @@ def _serve(config: ServerConfig, sockets: list[socket.socket]) -> None:
 class Supervisor:
     """Starts workers, replaces those that die, and passes signals on; a second signal kills all workers.
 
+    `on_end` is called with the process id of each worker that has ended.
     uvicorn's own supervisor takes no other server than uvicorn's, which drains in another way.
     """
 
-    def __init__(self, config: ServerConfig, sockets: list[socket.socket]) -> None:
-        self._config, self._sockets = config, sockets
+    def __init__(self, config: ServerConfig, sockets: list[socket.socket], on_end: Callable[[int], None]) -> None:
+        self._config, self._sockets, self._on_end = config, sockets, on_end
         self._workers: list[BaseProcess] = []
         self._is_ending = False
 
@@ -172,6 +173,8 @@ class Supervisor:
             for ended in [worker for worker in self._workers if worker.sentinel in ready]:
                 ended.join()
                 self._workers.remove(ended)
+                if ended.pid is not None:
+                    self._on_end(ended.pid)
                 if ended.exitcode == STARTUP_FAILURE:
                     has_started, self._is_ending = False, True
                 elif not self._is_ending:

@@ -98,6 +98,9 @@ class Tenants:
         """The name of a tenant, by its key or by `tenant.names`; None if it has none."""
         return self._shown.get(tenant)
 
+    def is_name(self, shown: str) -> bool:
+        return shown in self._shown.values()
+
     def shown(self, tenant: str) -> str:
         """A tenant for people: its name, else the beginning of its digest."""
         return self._shown.get(tenant) or tenant[:SHOWN]

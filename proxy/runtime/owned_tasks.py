@@ -82,6 +82,10 @@ class OwnedTasks:
         self._keyed: dict[Hashable, asyncio.Task[Any]] = {}
         self._waiters: WeakValueDictionary[Hashable, Waiters] = WeakValueDictionary()
 
+    @property
+    def number(self) -> int:
+        return len(self._tasks)
+
     def start(self, work: Coroutine[Any, Any, object], key: Hashable | None = None, *, always: bool = False) -> None:
         """Runs `work` in a task, which can be awaited by its key.
 

@@ -103,8 +103,6 @@ async def own_compaction(
     parts = parted(decision.view, one, keeps_users=is_trigger)
     item = services.compaction_items.item(parts.sealed, request.tenant)
     await exchange.note_compaction(list(map(loads, parts.sealed[:1])))
-    if not is_trigger:  # a trigger has been counted already
-        services.telemetry.record_decision(decision, exchange.timing.ours)
     response = _answer(exchange, one, parts, item, is_trigger=is_trigger)
     response.raw_headers.extend(encode_headers(exchange.headers()))
     return OwnCompaction(response, exchange)

@@ -107,7 +107,7 @@ class _OneRequest:
         services.telemetry.in_flight += 1
         try:
             self.request = await read_request(self.endpoint, admitted)
-            self.line.model = self.request.model
+            self.line.model, self.line.upstream = self.request.model, self.request.upstream.name
             await admitted.client.unless_gone(self._answer(admitted.send))
             admitted.client.close()
         except PassOn as unread:
@@ -124,7 +124,7 @@ class _OneRequest:
                 services.discovered[self.request.upstream.base_url].ask_after_reply()
             services.telemetry.in_flight -= 1
         if rest is not None:
-            await admitted.answer(rest)
+            await _answer(admitted, rest)
 
     async def _answer(self, send: Send) -> None:
         """Sends the response, or an error if there is none."""
@@ -151,6 +151,7 @@ class _OneRequest:
     async def _pass_on(self, reply: Relay, send: Send) -> None:
         """Relays a reply; the pauses of a stream are filled, except under the strategy `off`."""
         interval, exchange = self.services.settings.keepalive_interval, self.line.exchange
+        self.line.is_relayed = True
         is_off = exchange is None or exchange.decision.policy.pipeline.is_off
         keep_alive = None
         if interval and not is_off and self.request.body.values.get("stream") is True:
@@ -170,7 +171,6 @@ class _OneRequest:
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
-        services.telemetry.record_decision(decision, exchange.timing.ours)
         if decision.action is Action.DEGRADED and decision.reason.startswith("store-"):
             services.stored.outage.count_request()
         if not (decision.policy.pipeline.is_off or decision.policy.window.is_set):
@@ -311,12 +311,13 @@ class ReadOnly(AdmittedEndpoint):
     compacts: bool = False
 
     async def serve(self, admitted: AdmittedRequest) -> None:
-        await admitted.answer(await self._app(admitted))
+        await _answer(admitted, await self._app(admitted))
 
     async def _app(self, admitted: AdmittedRequest) -> ASGIApp:
         try:
             asked = await read_request(self.endpoint, admitted)
-            admitted.scope[LINE].model = asked.model
+            line: RequestLine = admitted.scope[LINE]
+            line.model, line.upstream = asked.model, asked.upstream.name
             return await admitted.client.unless_gone(self._answer(asked, admitted))
         except CredentialUnproven:
             if asked.controls.dry_run:
@@ -379,7 +380,12 @@ class PassThrough(AdmittedEndpoint):
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
         own_headers = _note_bypass(admitted, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-        await admitted.answer(await _forward(admitted, own_headers))
+        await _answer(admitted, await _forward(admitted, own_headers))
+
+
+async def _answer(admitted: AdmittedRequest, app: ASGIApp) -> None:
+    admitted.scope[LINE].is_relayed = isinstance(app, Relay)
+    await app(admitted.scope, admitted.receive, admitted.send)
 
 
 async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
@@ -389,8 +395,7 @@ async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
 
 
 def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, str]]:
-    """Counts a request that asks a model and is not condensed; returns the headers that tell the client."""
-    admitted.services.telemetry.count_request(Action.BYPASSED, admitted.owner.tenant)
+    """Notes a request that asks a model and is not condensed; returns the headers that tell the client."""
     admitted.scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
@@ -411,6 +416,7 @@ async def _forward(
         else:
             content = client.body()
     upstream = (unread and unread.upstream) or await _upstream_unread(admitted, content)
+    scope[LINE].upstream = upstream.name
     headers = upstream.forwarded(received, endpoint.key_header)
     if unread and unread.is_unpacked:
         headers = [pair for pair in headers if pair[0] != ENCODING]

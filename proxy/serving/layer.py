@@ -123,7 +123,10 @@ class _Reply:
                 self._headers.append((_PROTOCOL, endpoint.dialect.name.encode()))
             message = {**message, "headers": self._headers}
         else:
-            self._newest = message.get("body") or self._newest
+            body = message.get("body")
+            if body and not self._newest:
+                self._line.note_first_byte()
+            self._newest = body or self._newest
             self._line.is_complete = not message.get("more_body", False)
         return self._send(message)
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
@@ -55,9 +55,6 @@ class AdmittedRequest(NamedTuple):
     owner: Owner
     place: Place
     client: ClientStream
-
-    async def answer(self, app: ASGIApp) -> None:
-        await app(self.scope, self.receive, self.send)
 
 
 class ClientGone(Exception):

@@ -17,7 +17,9 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from inspect import iscoroutinefunction
+from time import perf_counter
+from typing import Any, TypeVar, cast
 
 from proxy.store.base import ANSWERS, REFUSED_WRITES, Store, StoreError
 
@@ -38,6 +40,30 @@ NEWER = b'{"v":1000000}'
 UNREADABLE = bytes((VERSION, 0xFF))  # stands for a value that cannot be decrypted
 
 _log = logging.getLogger(__name__)
+
+
+def timed(store: Store, note: Callable[[str, float], None]) -> Store:
+    """The same store; `note` is called with the name of each operation that has ended, and its seconds."""
+    return cast(Store, _Timed(store, note))
+
+
+class _Timed:
+    def __init__(self, store: Store, note: Callable[[str, float], None]) -> None:
+        self._store, self._note = store, note
+
+    def __getattr__(self, name: str) -> Any:
+        async def operation(*arguments: Any, **named: Any) -> Any:
+            began = perf_counter()
+            try:
+                return await getattr(self._store, name)(*arguments, **named)
+            finally:
+                self._note(name, perf_counter() - began)
+
+        found = getattr(self._store, name)
+        if not iscoroutinefunction(found):
+            return found
+        setattr(self, name, operation)
+        return operation
 
 
 class Patience:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
+from tests.support.scraping import Figures
 from tests.support.stage import SUMMARY, Stage, agent, chat, controls, count, proxy_with_upstream, summary
 
 ROOMY = 128_000
@@ -89,9 +89,10 @@ def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:
         assert answer.action == "would-condense"
         assert answer.tokens_after < before
         assert answer.json()["usage"]["prompt_tokens"] == count(talk.forwarded[-1].json())
-        metrics = wire.request(talk.proxy.url, "GET", "/metrics", b"").body.decode()
-        tokens = {line.split(" ")[0]: float(line.split(" ")[1]) for line in metrics.splitlines() if "_total{" in line}
-        assert tokens['condenser_tokens_total{stage="after"}'] == tokens['condenser_tokens_total{stage="before"}']
+        talk.proxy.served()
+        figures = Figures.of(talk.proxy.url)
+        assert figures.sum("tokens_total", stage="after") == figures.sum("tokens_total", stage="before") == before
+        assert {figures.sum(name) for name in ("saved_tokens_total", "rescued_total", "condensations_total")} == {0}
         (row,) = admin(talk, SESSIONS).json()["data"]
         stats = admin(talk, "/_condenser/stats").json()
         for totals in (row["totals"], stats):

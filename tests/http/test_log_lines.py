@@ -145,20 +145,6 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
     assert SECRET not in caplog.text
 
 
-def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
-    stage.ask(chat(12), controls(session="secret-name"))
-    stage.ask(chat(1))
-    for each in stage.proxy.journal.to(CHAT):
-        each.finished.wait()
-    text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
-    assert 'condenser_requests_total{action="condensed",tenant="other"} 1.0' in text
-    assert 'condenser_requests_total{action="passed",tenant="other"} 1.0' in text
-    assert 'condenser_condensations_total{trigger="context_limit"} 1.0' in text
-    assert 'condenser_tokens_total{stage="summarizer"} 940.0' in text
-    assert "condenser_in_flight 0.0" in text
-    assert "secret-name" not in text
-
-
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
 @pytest.mark.parametrize("part", ["deciding.Decider._decide_by_mode", "intake.Intake.build_context"])
 def test_a_traceback_names_a_request(part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch) -> None:

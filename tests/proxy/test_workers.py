@@ -19,6 +19,7 @@ from tests.support.recording import CHAT
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
 from tests.support.replies import sse, stream, text_chunks
+from tests.support.scraping import Figures
 from tests.support.signals import BOUND, Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -47,6 +48,10 @@ def answers(url: str) -> bool:
         return False
 
 
+def counted(url: str) -> float:
+    return Figures.of(url).sum("requests_total", model="scripted-1", action="passed")
+
+
 def workers(process: subprocess.Popen[bytes]) -> set[int]:
     """The worker processes of a proxy; the interpreter has one more, which is none of them."""
     found = set[int]()
@@ -71,6 +76,8 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
         assert [reply.status for reply in replies] == [200] * 8
         assert len({reply.session for reply in replies}) == 1
+        await_true(lambda: counted(url) == 8, "all workers' requests in the metrics of one")
+        assert len(Figures.of(url).processes) == 2
         assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
         assert run(capsys, "sessions", "show", "one")[0] == 0  # at the address of administration, which the note has
         listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
@@ -83,6 +90,8 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
         assert other in workers(process)
         await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
+        assert counted(url) == 8  # by the dead one too
+        await_true(lambda: other in Figures.of(url).processes and dead not in Figures.of(url).processes, "live workers")
         with wire.opened(url, "POST", CHAT, STREAM, wire.JSON) as response:
             assert wire.until(response, sse(FIRST)) == sse(FIRST)
             process.terminate()

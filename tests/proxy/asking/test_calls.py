@@ -82,7 +82,8 @@ async def test_every_call_is_told_with_its_role_its_end_and_its_cost(upstream: S
         await own.ask()
         await own.ask(caller=LATER)
         await own.ask()
-        assert own.calls == [
+        assert all(call.seconds > 0 for call in own.calls)
+        assert [call._replace(seconds=0) for call in own.calls] == [
             FinishedCall("summarizer", "m", False, "", 940),
             FinishedCall("summarizer", "m", True, "http-error", 0),
             FinishedCall("summarizer", "m", False, "form-refused", 0),
