@@ -58,7 +58,7 @@ eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the
 live: setup .venv-live/.stamp ## tests before a real model server (ARGS=... for pytest)
 	@$(BIN)/python -m tests.live $(ARGS)
 
-pictures: setup ## draw the pictures of the documents, from what the program does, into docs/images
+pictures: setup chromium ## draw the pictures of the documents, from what the program does, into docs/images
 	@$(BIN)/python -m bench.pictures
 
 docs: .venv-docs/.stamp ## build the documents as a site with search, in site/; fails on a broken link

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.pictures.tokens import tokens_per_request
+from bench.pictures import drawn
 from proxy.commands.demo import WINDOW, Run, load, played
 from strategies import DEFAULT
 from tests.support import wire
@@ -55,9 +55,9 @@ def test_the_table_has_the_figures_of_the_demo(demo: list[str]) -> None:
     assert [cell.strip() for cell in row.split("|")[3:5]] == facts
 
 
-def test_the_plot_of_tokens_is_drawn_from_the_demo(run: Run) -> None:
-    drawn = tokens_per_request(json.loads(json.dumps(run.document())))
-    assert (ROOT / "docs" / "images" / "tokens-per-request.svg").read_text("utf-8") == drawn, "make pictures"
+def test_pictures_are_drawn_from_what_the_demo_does(run: Run) -> None:
+    for name, picture in drawn(run).items():
+        assert (ROOT / "docs" / "images" / name).read_text("utf-8") == picture, f"{name}: make pictures"
 
 
 def test_the_table_of_models_has_as_many_as_are_told() -> None:

@@ -33,6 +33,7 @@ from proxy.replaying.report import grid, html_page
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from strategies import DEFAULT
+from strategies.core.budget import Budget
 from strategies.core.messages import Role
 from strategies.dialects.chat import CHAT
 
@@ -120,8 +121,12 @@ class _Way(Playing):
     """The conversation under one strategy; a model server refuses what is longer than the window."""
 
     @property
+    def budget(self) -> Budget:
+        return self._player.budget()
+
+    @property
     def window(self) -> int:
-        return self._player.budget().window
+        return self.budget.window
 
     @property
     def has_news(self) -> bool:
