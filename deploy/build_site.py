@@ -28,6 +28,7 @@ _LOADS = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//"""
     r"""|<link\b(?![^>]*canonical)[^>]*\bhref=["']?(?:https?:)?//|(?:@import|url\()\s*["']?(?:https?:)?//"""
 )
+_NO_PROSE = ("#", "|", "![", "<", "- ", "* ", "> ")
 _UNSEARCHED = (
     "---\nsearch:\n  exclude: true\n---\n"  # decisions would stand before what users look for; the design names all
 )
@@ -99,9 +100,9 @@ def first_sentence(text: str) -> str:
     """The first sentence of the first paragraph that is text, without marks of links."""
     bare = re.sub(r"<!--.*?-->", "", _CODE.sub("", text), flags=re.DOTALL)
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", bare)]
-    prose = next((part for part in paragraphs if part and part[0] not in "#|!<-*>"), "")
+    prose = next((part for part in paragraphs if part and not part.startswith(_NO_PROSE)), "")
     sentence = re.match(r".+?[.!?](?=\s|$)", prose)
-    return _LINK.sub(r"\2", sentence[0] if sentence else prose)
+    return _LINK.sub(r"\2", sentence[0] if sentence else prose).replace("**", "")
 
 
 def llms_txt(pages: Mapping[str, str]) -> str:
