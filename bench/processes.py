@@ -15,8 +15,7 @@ from time import clock_gettime, perf_counter, sleep
 from typing import NamedTuple
 
 from tests.support.ports import free_port
-from tests.support.redis_server import RedisServer
-from tests.support.redis_server import available as redis_available
+from tests.support.redis_server import NAME, RedisServer, binary
 
 READY_WITHIN = 30.0
 END_WITHIN = 40.0
@@ -124,4 +123,4 @@ def store_url(name: str, stack: ExitStack) -> str | None:
         return "memory://"
     if name == "sqlite":
         return f"sqlite:///{Path(stack.enter_context(tempfile.TemporaryDirectory())) / 'sessions.db'}"
-    return stack.enter_context(RedisServer()).url if redis_available() else None
+    return stack.enter_context(RedisServer()).url if binary(NAME) else None

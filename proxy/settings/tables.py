@@ -126,7 +126,7 @@ EncryptionKey = Annotated[SecretStr, BeforeValidator(not_empty), AfterValidator(
 StoreUrl = Annotated[
     str,
     matching(
-        r"memory://|sqlite:///.*[^/].*|redis(s|\+sentinel|\+cluster)?://.*",
+        r"memory://|sqlite:///.*[^/].*|rediss?(\+sentinel|\+cluster)?://.*",
         "memory://, sqlite:///relative/path, sqlite:////absolute/path, or the address of a Redis",
     ),
 ]

@@ -6,6 +6,7 @@
     redis+sentinel://         redis+sentinel://[[user]:password@]host:port[,host:port...]/service[/db]
     redis+cluster://          redis+cluster://[[user]:password@]host:port[,host:port...]
 
+With `rediss+` the last two use TLS, for Sentinels too; `?ssl_ca_certs=...` and the like are as for one server.
 The hosts of `redis+sentinel` are the Sentinels. User and password are for the servers that hold the data; Sentinels
 that need an account too get it by `?sentinel_username=...&sentinel_password=...`.
 
@@ -36,7 +37,8 @@ from proxy.store.base import CHECK, Quotas, Store, StoreError
 
 _SQLITE = "sqlite:///"
 TENANT_ON_ONE_MACHINE = 4 * 1024**3  # bytes of one tenant where sessions share a disk with everything else
-SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
+_REDIS = tuple(f"{name}{kind}" for kind in ("", "+sentinel", "+cluster") for name in ("redis", "rediss"))
+SCHEMES = ("sqlite", "memory", *_REDIS)
 
 
 async def open_store(
@@ -80,11 +82,11 @@ async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas) -> S
         if place if kind == "memory" else not place.startswith("/") or place == "/":
             raise ValueError(f"{url}: write memory://, sqlite:///relative/path or sqlite:////absolute/path")
         return await SqliteStore.open(Path(place[1:]) if place else None, clock=clock, quotas=quotas)
-    if kind in SCHEMES:
+    if kind in _REDIS:
         from proxy.store.redis import Breaker  # noqa: PLC0415
         from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
-        breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)
+        breaker = None if kind.endswith("+cluster") else Breaker("the store", time.monotonic)
         return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
     schemes = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {schemes}")

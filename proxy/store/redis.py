@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from hiredis import pack_command
 from redis import exceptions
@@ -150,6 +150,7 @@ _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((exceptions.ConnectionError, exceptions.ClusterError, exceptions.RedisClusterException), "store-unavailable"),
     ((exceptions.AskError, OSError), "store-unavailable"),
 )
+_TLS = re.compile(r"\[SSL: \w+\] ([^(']+)")
 _SYSTEM = re.compile(r"\bErr(?:or|no) (\d+)\b")
 CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 """Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
@@ -384,6 +385,8 @@ def _in_words(error: Exception) -> str:
         return "is part of a cluster: redis+cluster://"
     if isinstance(error, MasterNotFoundError):
         return "has no master that a Sentinel names"
+    if encrypted := _TLS.search(str(error)):
+        return f"TLS: {encrypted[1].rstrip()}"
     number = _SYSTEM.search(str(error))
     return os.strerror(int(number[1])) if number else str(error).rstrip(".") or type(error).__name__
 
@@ -433,33 +436,40 @@ def open_client(url: str, shown: str, limits: Limits) -> Client:
     Errors quote nothing of a URL but `shown`, its redacted form.
     """
     scheme, _, place = url.partition("://")
-    kind = scheme.lower()
-    if kind not in ("redis+sentinel", "redis+cluster"):
+    one, _, kind = scheme.lower().partition("+")  # redis or rediss; sentinel, cluster or none
+    if not kind:
         return Server(server_options(url, shown), shown=shown, limits=limits)
     # Only the hosts may be quoted.
     account, at, rest = place.rpartition("@")
     rest, _, query = rest.partition("?")
     hosts, _, path = rest.partition("/")
-    if kind == "redis+cluster":
-        if path not in ("", "0") or query:
+    if kind == "cluster":
+        if path not in ("", "0") or (query and one != "rediss"):
             raise ValueError(f"{shown}: a cluster has one database, 0, and no options")
-        options = server_options(f"redis://{account}{at}", shown)
+        options = _of_many(server_options(f"{one}://{account}{at}?{query}", shown))
         return Cluster(_addresses(hosts, CLUSTER_PORT, shown), options, shown=shown, limits=limits)
     name, _, db = path.partition("/")
     if not name:
         raise ValueError(f"{shown} names no service; write redis+sentinel://host:port,host:port/service")
-    options = server_options(f"redis://{account}{at}/{db}", shown)
     try:
-        words = parse_qs(query, strict_parsing=bool(query))
-        account_of_sentinels = {_SENTINEL_WORDS[word]: value for word, (value,) in words.items()}
+        words = {word: value for word, (value,) in parse_qs(query, strict_parsing=bool(query)).items()}
+        of_tls = {word: words.pop(word) for word in list(words) if one == "rediss" and word.startswith("ssl_")}
+        account_of_sentinels = {_SENTINEL_WORDS[word]: value for word, value in words.items()}
     except (KeyError, ValueError):
         names = ", ".join(_SENTINEL_WORDS)
         raise ValueError(f"{shown}: the only options are {names}, once each") from None
+    options = _of_many(server_options(f"{one}://{account}{at}/{db}?{urlencode(of_tls)}", shown))
     addresses = _addresses(hosts, SENTINEL_PORT, shown)
+    encrypted = {name: value for name, value in options.items() if name.startswith("ssl")}
     # They are asked one after the other, so one that hangs gets no longer than one that does not connect.
-    policy = {**account_of_sentinels, **_policy(limits), "socket_timeout": limits.connect}
+    policy = {**account_of_sentinels, **encrypted, **_policy(limits), "socket_timeout": limits.connect}
     sentinel = Sentinel(addresses, sentinel_kwargs=policy)  # type: ignore[no-untyped-call]
     return Server(options, shown=shown, limits=limits, sentinel=sentinel, name=unquote(name))
+
+
+def _of_many(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of one server, for clients of several, which choose the class of a connection by themselves."""
+    return {**options, "ssl": True} if options.pop("connection_class", None) else options
 
 
 def _addresses(hosts: str, port: int, shown: str) -> list[Address]:

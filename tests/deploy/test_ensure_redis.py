@@ -10,7 +10,7 @@ import pytest
 from tests.deploy import repository
 
 SCRIPT = repository.ROOT / "deploy" / "ensure_redis.sh"
-TOOLS = ("cat", "chmod", "env", "id", "mkdir", "mktemp", "mv", "rm", "sh")
+TOOLS = ("cat", "chmod", "env", "id", "ln", "mkdir", "mktemp", "mv", "rm", "sh")
 INSTALLERS = {"apt-get": "install -y", "apk": "add", "dnf": "install"}
 WHEEL = """
 while [ "$1" != --target ]; do shift; done

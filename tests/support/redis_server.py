@@ -33,13 +33,13 @@ from tests.support.signals import BOUND
 T = TypeVar("T")
 
 NAME = "redis-server"
-# Where the system has none, deploy/ensure_redis.sh puts one beside the interpreter.
-BINARY = shutil.which(NAME) or shutil.which(NAME, path=str(Path(sys.executable).parent))
+VALKEY = "valkey-server"
 POLL = 0.01  # seconds between two questions whether it answers
 
 
-def available() -> bool:
-    return BINARY is not None
+def binary(name: str) -> str | None:
+    """The program; where the system has none, deploy/ensure_redis.sh puts one beside the interpreter."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 class RedisServer:
@@ -48,9 +48,11 @@ class RedisServer:
     `configuration` is the text of a file that makes it a Sentinel, which rewrites the file as it learns.
     """
 
-    def __init__(self, *options: str, password: str = "", configuration: str = "") -> None:
-        if not available():
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{NAME} is not installed: `make redis`")
+    def __init__(self, *options: str, password: str = "", configuration: str = "", program: str = NAME) -> None:
+        self._program = binary(program)
+        if self._program is None:
+            refuse = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+            refuse(f"{program} is not installed: `make redis`")
         self.password = password
         self._configuration = configuration
         self._options = options + (("--requirepass", password) if password else ())
@@ -127,14 +129,14 @@ class RedisServer:
             "appendonly": "no",
         }
         words = [word for key, value in fixed.items() for word in (f"--{key}", value)]
-        return [str(BINARY), *words, *self._options] if not self._configuration else self._sentinel()
+        return [str(self._program), *words, *self._options] if not self._configuration else self._sentinel()
 
     def _sentinel(self) -> list[str]:
         file = self.folder / "sentinel.conf"
         if not file.exists():
             fixed = f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile redis.log\n"
             file.write_text(fixed + self._configuration)
-        return [str(BINARY), str(file), "--sentinel"]
+        return [str(self._program), str(file), "--sentinel"]
 
     def _answers(self) -> bool:
         try:

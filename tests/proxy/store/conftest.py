@@ -106,7 +106,7 @@ async def stage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> As
         clients = [await stack.enter_async_context(Redis.from_url(server)) for server in servers]
         store = await open_patient_store(url, clock=clock)
         stack.push_async_callback(store.close)
-        pass_time = _ageing(clients, tenant) if clients else _moving(clock)
+        pass_time = ageing(clients, tenant) if clients else _moving(clock)
         yield Stage(kind, url, store, clock, tenant, pass_time, stack)
 
 
@@ -134,7 +134,7 @@ def _moving(clock: Clock) -> Callable[[int], Awaitable[None]]:
     return pass_time
 
 
-def _ageing(clients: Sequence[Redis], tenant: str) -> Callable[[int], Awaitable[None]]:
+def ageing(clients: Sequence[Redis], tenant: str) -> Callable[[int], Awaitable[None]]:
     """Redis has its own clock: instead of waiting, take the time from what each key has left."""
 
     async def pass_time(seconds: int) -> None:
