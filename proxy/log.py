@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -25,8 +26,9 @@ from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.reasons import Action
-from proxy.sessions.requests import amounts
+from proxy.sessions.requests import RequestRecord, amounts
 from proxy.settings import LogSettings
+from proxy.totals import MILLION
 
 if TYPE_CHECKING:
     from proxy.condensing.exchange import Exchange
@@ -35,6 +37,7 @@ LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 128
 _QUIET = frozenset(("/livez", "/readyz", "/health", "/healthz", "/metrics"))
+_TRACE = re.compile(rb"[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-[0-9a-f]{16}-")
 _OWN = _QUIET | {"/"}
 _REFUSED = "refused"  # the action of a request that the proxy itself refused
 _log = logging.getLogger(LOGGER)
@@ -55,6 +58,7 @@ class RequestLine:
     error: str | None = None  # the code of one of the proxy's own errors
     tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
     upstream: str = ""  # the name of the upstream that it goes to
+    trace: bytes = b""  # its `traceparent`, as the upstream gets it
     is_relayed: bool = False  # whether the reply is the upstream's
     upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
     first_byte: float | None = None  # seconds until the first byte of the reply's body was sent
@@ -127,6 +131,11 @@ class RequestLine:
         return found
 
     @property
+    def trace_id(self) -> str | None:
+        found = _TRACE.match(self.trace)
+        return found[1].decode() if found else None
+
+    @property
     def _is_stray(self) -> bool:
         is_ours = self.path.startswith("/_condenser/")
         return self.method == "POST" and self.status == HTTPStatus.NOT_FOUND and not is_ours
@@ -141,16 +150,29 @@ class RequestLine:
             "status": self.status,
             "complete": self.is_complete,
             "tenant": self.tenant or None,
+            "trace_id": self.trace_id,
+            "upstream": self.upstream or None,
             "model": None if self.model is None else printable(self.model, _LONGEST_MODEL),
             "action": action or None,
             "reason": reason or None,
             "error": self.error,
             "upstream_ms": round(self.upstream_ms, 2) or None,
+            "first_byte_ms": None if self.first_byte is None else round(self.first_byte * 1000, 2),
             "total_ms": round(self.seconds * 1000, 2),
         }
         if exchange is not None:
-            fields |= account.fields(exchange.decision, exchange.timing)
+            fields |= account.fields(exchange.decision, exchange.timing) | _usage(exchange.record)
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def _usage(record: RequestRecord) -> dict[str, Any]:
+    """What the upstream has counted and what that cost, as far as it is known; money in the prices' currency."""
+    return {
+        "tokens_prompt": record.prompt or None,
+        "tokens_cached": record.cached if record.prompt else None,
+        "tokens_reply": record.reply if record.prompt else None,
+        "cost": record.cost / MILLION or None,
+    }
 
 
 @dataclass(slots=True, eq=False)

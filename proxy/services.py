@@ -246,6 +246,6 @@ async def open_services(
                 follow_revoked(built.keys, built.stored.in_time, store, built.stored.outage)
             )
         if SHARED in os.environ:
-            built.background.own(built.telemetry.share())
+            stack.callback(asyncio.create_task(built.telemetry.share()).cancel)
         await asyncio.to_thread(built.tokenizers.warm)
         yield built

@@ -30,6 +30,7 @@ from proxy.serving.relay import allows_beats, body_message
 
 ENDING = 1.0  # seconds that a client may take to receive the last event of a reply that the server ends
 _GIVEN_ID, _ID, _PROTOCOL = b"x-request-id", b"x-condenser-request-id", b"X-Condenser-Protocol"
+_TRACE = b"traceparent"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
 
 
@@ -68,7 +69,8 @@ class Serving:
         headers = dict(scope["headers"])
         is_given = _GIVEN_ID in headers and _PLAIN_ID.fullmatch(headers[_GIVEN_ID])
         request_id = headers[_GIVEN_ID].decode("ascii") if is_given else self._new_id()
-        line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"])
+        trace = headers.get(_TRACE, b"")
+        line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"], trace=trace)
         CURRENT.set(served := ServedRequest(request_id))
         reply = _Reply(line, send)
         try:

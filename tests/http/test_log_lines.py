@@ -24,7 +24,8 @@ SECRET = "sk-live-0123456789abcdef"
 def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
     caplog.set_level(logging.DEBUG)
     with proxy_with_upstream(
-        answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug.")
+        models=[{"match": "*", "prices": {"input": 2.0, "output": 8.0}}],
+        answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug."),
     ) as built:
         built.key = SECRET
         yield built
@@ -77,7 +78,8 @@ def test_a_stream_left_after_its_last_event_is_complete(stage: Stage, caplog: py
 
 @pytest.mark.parametrize("turns", [1, 12], ids=["passed", "condensed"])
 def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    answer = stage.ask(chat(turns), controls(session="17"))
+    trace = ("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01")
+    answer = stage.ask(chat(turns), [*controls(session="17"), trace])
     [line] = members(stage, caplog)
     for name in ("tokens-before", "tokens-after", "window", "headroom"):
         assert line[name.replace("-", "_")] == int(answer.header(f"x-condenser-{name}") or "")
@@ -85,7 +87,14 @@ def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, ca
     assert line["strategy"] == "mask+half-window"
     assert line["action"] == answer.action
     assert line["request_id"] == answer.header("x-condenser-request-id")
-    assert 0 < line["upstream_ms"] <= line["total_ms"]
+    assert 0 < line["upstream_ms"] <= line["first_byte_ms"] <= line["total_ms"]
+    usage = answer.json()["usage"]
+    assert [line[f"tokens_{kind}"] for kind in ("prompt", "cached", "reply")] == [
+        *(usage["prompt_tokens"], 0, usage["completion_tokens"])
+    ]
+    assert line["cost"] == pytest.approx((2 * usage["prompt_tokens"] + 8 * usage["completion_tokens"]) / 1e6, abs=1e-6)
+    assert (line["upstream"], line["trace_id"]) == ("upstream", "ab" * 16)
+    assert trace in stage.forwarded[0].headers
     assert line["level"] == "info"
 
 
