@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, INDEX, SITE = ROOT / "docs", "index.md", ROOT / "site"
-_BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "tests/README.md")
+_BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "tests/README.md")
 _CODE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _LOADS = re.compile(
@@ -49,8 +49,6 @@ def page(path: Path, of: Mapping[Path, str]) -> str:
         if "://" in link or not file:
             return found[0]
         target = (path.parent / file).resolve()
-        if target == ROOT / "README.md":
-            return f"[{said}]({relpath(INDEX, Path(of[path]).parent)})"
         there = of.get(target) or (target.relative_to(DOCS).as_posix() if picture else "")
         return f"{picture}[{said}]({relpath(there, Path(of[path]).parent)}{sign}{anchor})" if there else said
 
@@ -72,7 +70,7 @@ def in_order(pages: Mapping[str, str]) -> list[str]:
             for way in ways
         ]
 
-    return sorted(pages, key=lambda name: (name != INDEX, rank(name)))
+    return sorted(pages, key=lambda name: (name != INDEX, name.startswith("project/"), rank(name)))
 
 
 def navigation(names: Sequence[str], depth: int = 0) -> str:
@@ -137,6 +135,7 @@ def main(zensical: str) -> int:
         work = Path(folder)
         docs, site, settings = work / "docs", work / "site", work / "zensical.toml"
         shutil.copytree(DOCS, docs, ignore=shutil.ignore_patterns("*.md"))
+        shutil.copy2(ROOT / "deploy" / "site.css", docs)
         for name, text in pages.items():
             (docs / name).parent.mkdir(parents=True, exist_ok=True)
             (docs / name).write_text(_UNSEARCHED * name.startswith("decisions/") + text, "utf-8")
