@@ -51,6 +51,8 @@ async def readyz(request: Request) -> Response:
     found = await readiness(services)
     if not services.admin.allows(request.headers.get("authorization", "").encode()):
         del found["upstream"], found["store"]["url"]
+        for upstream in found["upstreams"].values():
+            del upstream["url"]
     return JSONResponse(found)
 
 
@@ -80,6 +82,10 @@ async def readiness(services: Services) -> dict[str, Any]:
         "status": "ok" if store == "ok" else "degraded",
         "version": VERSION,
         "upstream": shown(services.destinations),
+        "upstreams": {
+            each.name: {"url": redacted(each.base_url), "state": services.upstream.silent.get(each.base_url, "ok")}
+            for each in services.destinations
+        },
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
         "tokenizers": services.tokenizers.states(),

@@ -41,7 +41,6 @@ from proxy.asking.dispatch import (
     headers_for,
 )
 from proxy.endpoints import compaction
-from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
@@ -114,7 +113,7 @@ def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1)
     role, view = roles[effect.role], effect.view if isinstance(effect, Ask) else None
     if view is not None:
         # Only the request's own model and account have the view in the upstream's cache.
-        role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
+        role = role.of_request()
     most = role.max_tokens or effect.max_tokens
     model, temperature = role.model or caller.model, role.temperature
     question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
@@ -196,7 +195,7 @@ class Asking(Dispatcher):
 
         Which form an upstream lacks is learned once, as the forms of questions are.
         """
-        role = roles[SUMMARIZER].model_copy(update={"base_url": None, "api_key": None, "model": None})
+        role = roles[SUMMARIZER].of_request()
         key = server_of(caller.upstream.base_url), caller.model, caller.endpoint, hash(tuple(headers_for(role, caller)))
         result: Compacted | Failure = compaction.MISSING
         deadline = self.deadline(role, caller)
@@ -271,9 +270,9 @@ class Asking(Dispatcher):
             data = question.endpoint.question(asked, form.limit or question.endpoint.reply_limits[0])
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
-            # The request's own path and query; chat's path at an address of the settings.
-            is_own = question.model.base_url is None
-            path, query = (caller.path, caller.query) if is_own else (CHAT_ENDPOINT.path, "")
+            # The request's own path and query; at another server the path of its protocol.
+            is_own = question.model.is_at(caller.upstream.name)
+            path, query = (caller.path, caller.query) if is_own else (question.endpoint.path, "")
             reply = await self.send(question.model, caller, path, data, lane, query)
             result = reply if isinstance(reply, Failure) else read_completion(reply, question.endpoint)
             account.end(expected, result)
@@ -447,7 +446,7 @@ class AskedForm:
 
 def first_form(question: ModelCall, caller: Caller) -> AskedForm:
     """The form in which a model is asked that has taught nothing yet."""
-    headers, is_own = caller.headers, question.model.base_url is None
+    headers, is_own = caller.headers, question.model.is_at(caller.upstream.name)
     is_subscription = any(name == b"authorization" and value.startswith(_SUBSCRIPTION) for name, value in headers)
     return AskedForm((is_own and caller.profile.token_limit) or "", clients_system=is_subscription)
 

@@ -39,7 +39,7 @@ from http import HTTPStatus
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
-from proxy.endpoints import compaction
+from proxy.endpoints import compaction, endpoint_named
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import tokens_in
@@ -292,8 +292,8 @@ class Caller:
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
-    """The endpoint of a call: the request's own, or chat at an address of the settings."""
-    return caller.endpoint if role.base_url is None else CHAT_ENDPOINT
+    """The endpoint of a call: the request's own, or that of another server's protocol."""
+    return caller.endpoint if role.is_at(caller.upstream.name) else endpoint_named(role.protocol)
 
 
 def address_for(role: ModelRole, caller: Caller) -> str:
@@ -302,13 +302,13 @@ def address_for(role: ModelRole, caller: Caller) -> str:
 
 
 def headers_for(role: ModelRole, caller: Caller) -> Headers:
-    """The credential for a call: the role's own, else the caller's if the call goes to the upstream itself."""
+    """The credential for a call: the role's own, else that of the request if the call goes to the same upstream."""
     endpoint = endpoint_for(role, caller)
-    if role.api_key is not None:
+    if role.upstream != caller.upstream.name and role.api_key is not None:
         name, before = endpoint.key_header
-        return [(name, before + role.api_key.get_secret_value().encode())]
-    if role.base_url is not None:
-        return []
+        return [(name, before + role.api_key.get_secret_value().encode()), *endpoint.version_headers]
+    if not role.is_at(caller.upstream.name):
+        return [*endpoint.version_headers]
     lent = endpoint.lent_headers
     return [(name, value) for name, value in caller.headers if name in CREDENTIALS or name.startswith(lent)]
 
@@ -447,7 +447,7 @@ class Dispatcher:
         """Whether a call carries the caller's credential."""
         if not caller.upstream.judges_callers or model.api_key is not None:
             return False
-        has_query = bool(caller.query) and model.base_url is None
+        has_query = bool(caller.query) and model.is_at(caller.upstream.name)
         return has_query or any(name in CREDENTIALS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:

@@ -175,6 +175,8 @@ async def _check_store(settings: Settings, built: Services, report: Report) -> N
 
 async def _check_upstream(built: Services, upstream: Destination, report: Report) -> None:
     url, has_key = shown([upstream]), upstream.api_key is not None
+    if len(built.destinations) > 1:
+        url = f"{upstream.name}: {url}"
     try:
         status = await built.upstream.probe(upstream)
     except UpstreamUnavailable as error:

@@ -133,7 +133,7 @@ class Models:
         if isinstance(effect, Compact):
             return True  # it is the view itself, which the server has just read
         role, budget, text = self._policy.roles[effect.role], self._budget, self._view.counter.text
-        tokens = self._shared_cache(self.caller.scope) if role.base_url is None else None
+        tokens = self._shared_cache(self.caller.scope) if role.is_at(self.caller.upstream.name) else None
         if tokens is None or budget is None:
             return True
         continued = text(effect.view or "") if isinstance(effect, Ask) else 0

@@ -294,7 +294,8 @@ class Policies:
         """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
         if summarizer.window is not None or summarizer.model is None:
             return summarizer.window
-        return self.window(None, scope._replace(model=summarizer.model)).tokens
+        place = scope.upstream if summarizer.base_url is None else summarizer.base_url
+        return self.window(None, scope._replace(model=summarizer.model, upstream=place)).tokens
 
     def _stages(
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
@@ -355,8 +356,8 @@ class Policies:
         published = self._table.prices(model) if self._settings.currency == BUNDLED_CURRENCY else None
         policy = Policy(
             pipeline=pipeline_named(own("strategy")),
-            summarizer=own("summarizer"),
-            judge=own("judge"),
+            summarizer=self._settings.role("summarizer", model),
+            judge=self._settings.role("judge", model),
             background=own("background"),
             prices=prices or published,
             economy=own("economy"),

@@ -197,6 +197,7 @@ class Endpoint(ABC):
 
     # -- requests: headers
 
+    version_headers: Sequence[tuple[bytes, bytes]] = ()  # which every request must have
     key_header: tuple[bytes, bytes] = BEARER  # the header that carries an API key, and the text before the key in it
 
     def session_hints(self, headers: Headers, values: Values) -> Iterator[SessionHint]:

@@ -21,7 +21,7 @@ from proxy.endpoints.endpoint import Compacting, Endpoint, SessionHint, Values, 
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.errors import ContextLengthExceeded, ProxyError
-from proxy.http.headers import Headers
+from proxy.http.headers import ANTHROPIC_VERSION, Headers
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
 from proxy.tokens.models import claude_version
@@ -384,6 +384,7 @@ class MessagesEndpoint(Endpoint):
     counted_members = ("system", "tools", "tool_choice", "output_config")
     counter = MessagesCounter
     reply_limits = ("max_tokens",)
+    version_headers = (ANTHROPIC_VERSION,)
     key_header = (b"x-api-key", b"")
     answer = ANSWER
     greetings = ("message_start", "ping", "content_block_stop")  # a block that ends here was empty

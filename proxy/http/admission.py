@@ -45,11 +45,13 @@ class Refusal(StrEnum):
     QUEUE_FULL = "queue-full"
     QUEUE_TIMEOUT = "queue-timeout"
     BODIES = "bodies"
+    UPSTREAM = "upstream"
 
 
 _SENTENCES = {
     Refusal.QUEUE_FULL: "The proxy serves as many requests as it may, and its queue is full.",
     Refusal.QUEUE_TIMEOUT: "The proxy serves as many requests as it may, and none ended in time.",
+    Refusal.UPSTREAM: "The upstream serves as many requests of this proxy as it may.",
     Refusal.BODIES: "The bodies that are coming in take as much memory as they may.",
 }
 
@@ -85,6 +87,7 @@ class Place:
     memory: int = 0  # bytes of memory that are counted for it
     is_taken: bool = False
     is_upload: bool = False
+    upstream: str = ""  # where it is counted, if anywhere
 
     def hold(self, count: int) -> None:
         """Adds more bytes of the body; raises `Overloaded` if the bodies that come in have too many together."""
@@ -96,6 +99,11 @@ class Place:
         if not self.is_taken:
             self.is_upload = is_upload
             await self._admission.enter(self)
+
+    def enter_upstream(self, name: str, most: int | None) -> None:
+        """Counts the request at an upstream that serves at most so many; raises `Overloaded`."""
+        if most is not None and self.upstream != name:
+            self._admission.enter_upstream(self, name, most)
 
     def ease(self) -> None:
         """Notes that the body is on its way to the upstream: it has been read and condensed."""
@@ -121,6 +129,7 @@ class Admission:
     _served: int = 0
     _uploads: int = 0
     _tenants: Counter[str] = field(default_factory=Counter)
+    _upstreams: Counter[str] = field(default_factory=Counter)
     _waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
     _refusals: RefusalLog = field(default_factory=lambda: RefusalLog("requests"))
 
@@ -156,6 +165,13 @@ class Admission:
         if not place.is_taken and self._incoming > self.limits.bodies // 4 and place.bytes > SMALL:
             raise self._refused(Refusal.BODIES)
 
+    def enter_upstream(self, place: Place, name: str, most: int) -> None:
+        # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.
+        if self._upstreams[name] >= most:
+            raise self._refused(Refusal.UPSTREAM)
+        place.upstream = name
+        self._upstreams[name] += 1
+
     def ease(self, place: Place) -> None:
         self._count(place, KEPT * place.bytes - place.memory)
         self._pass_on()
@@ -163,6 +179,8 @@ class Admission:
     def leave(self, place: Place) -> None:
         """Gives back all that a request has taken."""
         self._count(place, -place.memory)
+        if place.upstream:
+            self._upstreams[place.upstream] -= 1
         if not place.is_taken:
             self._incoming -= place.bytes
             return

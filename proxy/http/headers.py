@@ -20,6 +20,7 @@ _REROUTING = frozenset(  # some servers take the method or the path of a request
     b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
 )
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
+ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""
 

@@ -417,6 +417,7 @@ async def _forward(
             content = client.body()
     upstream = (unread and unread.upstream) or await _upstream_unread(admitted, content)
     scope[LINE].upstream = upstream.name
+    admitted.place.enter_upstream(upstream.name, upstream.in_flight)
     headers = upstream.forwarded(received, endpoint.key_header)
     if unread and unread.is_unpacked:
         headers = [pair for pair in headers if pair[0] != ENCODING]

@@ -288,6 +288,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     tenant = owner.tenant_at(upstream)
     if tenant != owner.tenant:
         scope[LINE].tenant = services.tenants.shown(tenant)
+    admitted.place.enter_upstream(upstream.name, upstream.in_flight)
     headers, encoding_headers = upstream.forwarded(scope["headers"], endpoint.key_header), []
     if encoded_body:
         # The headers of the encoding are kept apart, because other bodies are not encoded.

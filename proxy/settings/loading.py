@@ -21,9 +21,18 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -228,6 +237,9 @@ def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Ite
         yield printable(detail["input"].problem, _MAX_SHOWN)
         return
     path: tuple[str | int, ...] = detail["loc"]
+    if not path:  # keys that contradict each other, which the message names
+        yield printable(_translated(detail), _MAX_SHOWN)
+        return
     # The user writes the tables of strategies at the top level.
     written = path[1:] if path[0] == "options" and len(path) > 1 else path
     key = ".".join(map(str, written))
@@ -439,14 +451,41 @@ class Settings(BaseSettings):
         is_set = "source" in self.tenant.model_fields_set
         return "fixed" if self.single_user and not is_set else self.tenant.source
 
+    @model_validator(mode="after")
+    def _known_upstreams(self) -> Self:
+        known = [entry.name for entry in self.named_upstreams]
+        for key, role in self._roles.items():
+            if role.upstream is not None and role.upstream not in known:
+                raise ValueError(f"{key}.upstream must be one of {', '.join(known)}{not_this(role.upstream)}")
+        return self
+
+    @property
+    def named_upstreams(self) -> tuple[tables.UpstreamEntry, ...]:
+        """All upstreams: of `[[upstreams]]`, then that of `upstream.base_url`; two defaults if there is none."""
+        address, key = self.upstream.base_url, self.upstream.api_key
+        one = [tables.UpstreamEntry(name="upstream", base_url=address, api_key=key)] if address is not None else []
+        return (*self.upstreams, *one) or tables.DEFAULT_UPSTREAMS
+
+    @property
+    def _roles(self) -> dict[str, tables.ModelRole]:
+        """The models of own calls, by where they are set."""
+        found: dict[str, tables.ModelRole | None] = {"summarizer": self.summarizer, "judge": self.judge}
+        for i, entry in enumerate(self.models):
+            found |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
+        return {name: role for name, role in found.items() if role is not None}
+
+    def role(self, key: str, model: str) -> Any:
+        """The `summarizer` or `judge` of a model, at the upstream that it names."""
+        role = self.own(key, model)
+        named = (entry for entry in self.named_upstreams if entry.name == role.upstream)
+        return next(map(role.at, named), role)
+
     @property
     def operator_keys(self) -> list[str]:
         """The names of the settings that hold keys of the operator which are used for clients' calls."""
-        holders: dict[str, Any] = {"upstream": self.upstream, "summarizer": self.summarizer, "judge": self.judge}
+        holders: dict[str, Any] = {"upstream": self.upstream, **self._roles}
         holders |= {f"upstreams[{i}]": entry for i, entry in enumerate(self.upstreams)}
-        for i, entry in enumerate(self.models):
-            holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
-        return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]
+        return [f"{name}.api_key" for name, holder in holders.items() if holder.api_key]
 
     def for_model(self, model: str) -> ModelSettings | None:
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    model_validator,
+)
 
 from proxy.controls import MIN_WINDOW, pipeline_named
 from proxy.knowledge.profiles import ANY, Profile
@@ -28,6 +37,9 @@ from strategies.core.budget import Marks
 from strategies.core.economics import Prices
 from strategies.core.ledger import MIN_RECITAL, LedgerCaps
 from strategies.dialects import DIALECTS
+from strategies.dialects.chat import CHAT
+from strategies.dialects.messages import MESSAGES
+from strategies.dialects.responses import RESPONSES
 
 
 class Table(BaseModel):
@@ -167,6 +179,7 @@ class UpstreamEntry(Table):
     base_url: HttpAddress
     api_key: Secret | None = None
     takes_credentials: bool = True
+    in_flight: int | None = Field(None, gt=0)
     protocols: Annotated[tuple[Protocol, ...], _LIST, Field(min_length=1)] = PROTOCOLS
     models: Annotated[tuple[Text, ...], _LIST] = ()
 
@@ -182,6 +195,12 @@ class UpstreamEntry(Table):
             return {**rest, "api_key": Path(given["api_key_file"]).read_text("utf-8").strip()}
         except (OSError, ValueError, TypeError):
             raise ValueError("api_key_file names no file that can be read") from None
+
+
+DEFAULT_UPSTREAMS = (
+    UpstreamEntry(name="openai", base_url="https://api.openai.com/v1", protocols=(CHAT.name, RESPONSES.name)),
+    UpstreamEntry(name="anthropic", base_url="https://api.anthropic.com/v1", protocols=(MESSAGES.name,)),
+)
 
 
 class UpstreamSettings(Table):
@@ -247,14 +266,44 @@ class MarkSettings(MarkShares):
 
 
 class ModelRole(Table):
-    """A model that the proxy calls itself; if `base_url`, `api_key` or `model` is None, the request's own is used."""
+    """A model that the proxy calls itself; if `base_url`, `api_key` or `model` is None, the request's own is used.
 
+    One that names an `upstream` has the address and the key of that one's entry once it is `at` it.
+    """
+
+    upstream: Text | None = None
     base_url: HttpAddress | None = None
     api_key: Secret | None = None
     model: Text | None = None
     timeout: float = Field(300.0, gt=0)
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, gt=0)
+    _protocol: str = PrivateAttr("chat")
+
+    @model_validator(mode="after")
+    def _has_one_server(self) -> Self:
+        if self.upstream is not None and (self.base_url or self.api_key):
+            raise ValueError("upstream names a server and its key; leave base_url and api_key unset")
+        return self
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of a server other than the request's."""
+        return self._protocol
+
+    def at(self, entry: UpstreamEntry) -> Self:
+        """The same model at the upstream that it names."""
+        placed = self.model_copy(update={"base_url": entry.base_url, "api_key": entry.api_key})
+        placed._protocol = "chat" if "chat" in entry.protocols else entry.protocols[0]  # noqa: SLF001
+        return placed
+
+    def of_request(self) -> Self:
+        """These settings for the request's own server, account and model."""
+        return self.model_copy(update={"upstream": None, "base_url": None, "api_key": None, "model": None})
+
+    def is_at(self, upstream: str) -> bool:
+        """Whether a call for a request to the upstream of this name goes there too."""
+        return self.base_url is None or self.upstream == upstream
 
 
 class SummarizerRole(ModelRole):
@@ -274,7 +323,8 @@ class SummarizerRole(ModelRole):
     @property
     def own_model(self) -> list[str]:
         """The keys that make it a model other than the request's."""
-        return [name for name in ("base_url", "api_key", "model", "window") if getattr(self, name) is not None]
+        keys = ("upstream", "base_url", "api_key", "model", "window")
+        return [name for name in keys if getattr(self, name) is not None]
 
 
 class JudgeRole(ModelRole):

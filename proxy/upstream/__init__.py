@@ -48,6 +48,8 @@ class Upstream:
         tls = _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         most = settings.max_connections
         self._forwarder = Forwarder(settings, tls)
+        self.silent: dict[str, str] = {}
+        """The addresses that gave the last client's request no answer, each with the code of its error."""
         self._client = httpx.AsyncClient(
             verify=tls,
             timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
@@ -79,11 +81,16 @@ class Upstream:
             headers = [*headers, (b"content-length", str(len(body)).encode())]
         try:
             if (pairs := _as_text(headers)) is None:
-                return await self._forward(method, url, headers, body)
-            return await self._forwarder.send(method, url, pairs, body)
+                reply: UpstreamReply = await self._forward(method, url, headers, body)
+            else:
+                reply = await self._forwarder.send(method, url, pairs, body)
         except UpstreamUnavailable as error:
+            self.silent[base_url] = error.code or error.type
             _log.warning("the upstream %s gave no answer: %s", redacted(base_url), error.message)
             raise
+        if self.silent:
+            self.silent.pop(base_url, None)
+        return reply
 
     async def _forward(
         self, method: str, url: str, headers: Headers, body: bytes | AsyncIterator[bytes]

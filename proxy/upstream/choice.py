@@ -12,18 +12,13 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from pydantic import SecretStr
-
 from proxy.controls import Controls
 from proxy.errors import BadRequest, NoUpstream
-from proxy.http.headers import BEARER, CREDENTIALS, Headers, lowered_names, to_upstream
+from proxy.http.headers import ANTHROPIC_VERSION, BEARER, CREDENTIALS, Headers, lowered_names, to_upstream
 from proxy.quoting import quoted, redacted
-from proxy.settings.tables import PROTOCOLS, TenantSettings, UpstreamEntry, UpstreamSettings
+from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, TenantSettings, UpstreamEntry
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
-from strategies.dialects.responses import RESPONSES
-
-_ANTHROPIC_VERSION, _VERSION = b"anthropic-version", b"2023-06-01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,7 @@ class Destination:
     protocols: Sequence[str] = PROTOCOLS
     models: Sequence[str] = ()
     takes_credentials: bool = True
+    in_flight: int | None = None  # the most requests of clients that are served there at the same time
     credentials: Sequence[bytes] = field(default=CREDENTIALS, repr=False, compare=False)
 
     @property
@@ -61,41 +57,32 @@ class Destination:
         if self.api_key is None:
             return []
         if tuple(self.protocols) == (MESSAGES.name,):
-            return [(b"x-api-key", self.api_key.encode()), (_ANTHROPIC_VERSION, _VERSION)]
+            return [(b"x-api-key", self.api_key.encode()), ANTHROPIC_VERSION]
         return [(BEARER[0], BEARER[1] + self.api_key.encode())]
 
 
-DEFAULTS = (
-    Destination("openai", "https://api.openai.com/v1", protocols=(CHAT.name, RESPONSES.name)),
-    Destination("anthropic", "https://api.anthropic.com/v1", protocols=(MESSAGES.name,)),
-)
-
-
-class Sections(Protocol):
+class UpstreamSettings(Protocol):
     """The settings that say where requests go."""
 
     @property
-    def upstream(self) -> UpstreamSettings: ...
-    @property
-    def upstreams(self) -> Sequence[UpstreamEntry]: ...
+    def named_upstreams(self) -> Sequence[UpstreamEntry]: ...
     @property
     def tenant(self) -> TenantSettings: ...
 
 
-def destinations(settings: Sections) -> tuple[Destination, ...]:
-    """The upstreams of the settings: of `[[upstreams]]`, then of `upstream.base_url`; two defaults if there is none."""
+def destinations(settings: UpstreamSettings) -> tuple[Destination, ...]:
+    """The upstreams of the settings, in the order in which they are tried."""
     credentials = (*CREDENTIALS, b"cookie", *lowered_names(settings.tenant.headers))
-    found = [
-        Destination(each.name, each.base_url, _text(each.api_key), each.protocols, each.models, each.takes_credentials)
-        for each in settings.upstreams
-    ]
-    if settings.upstream.base_url is not None:
-        found.append(Destination("upstream", settings.upstream.base_url, _text(settings.upstream.api_key)))
-    return tuple(replace(each, credentials=credentials) for each in found) or DEFAULTS
+    return tuple(replace(_destination(entry), credentials=credentials) for entry in settings.named_upstreams)
 
 
-def _text(key: SecretStr | None) -> str | None:
-    return key.get_secret_value() if key is not None else None
+def _destination(entry: UpstreamEntry) -> Destination:
+    key = entry.api_key.get_secret_value() if entry.api_key is not None else None
+    rules = entry.protocols, entry.models, entry.takes_credentials, entry.in_flight
+    return Destination(entry.name, entry.base_url, key, *rules)
+
+
+DEFAULTS = tuple(map(_destination, DEFAULT_UPSTREAMS))
 
 
 def destination_of(
@@ -111,7 +98,7 @@ def destination_of(
     upstream. A request whose model is not known (`""`) goes to the first of them for all models, else to the first.
     Raises `NoUpstream`, and `BadRequest` for a name that no upstream has, or that takes no such requests.
     """
-    if any(name == _ANTHROPIC_VERSION for name, _ in headers):
+    if any(name == ANTHROPIC_VERSION[0] for name, _ in headers):
         protocol = MESSAGES.name
     if controls is not None and controls.upstream is not None:
         return _named(destinations, protocol, controls.upstream, controls.param("upstream"))

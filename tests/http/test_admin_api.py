@@ -80,7 +80,9 @@ def test_readiness_shows_addresses_to_holders_of_the_token_only(stage: Stage) ->
     (hidden, wrong, shown) = (admin(stage, "/readyz", token=token).json() for token in (None, "wrong", TOKEN))
     assert shown["upstream"] == stage.upstream.base_url
     assert shown["store"] == {"url": "memory://", "state": "ok"}
-    assert hidden == wrong == {**{k: v for k, v in shown.items() if k != "upstream"}, "store": {"state": "ok"}}
+    assert shown["upstreams"] == {"upstream": {"url": stage.upstream.base_url, "state": "ok"}}
+    bare = {"store": {"state": "ok"}, "upstreams": {"upstream": {"state": "ok"}}}
+    assert hidden == wrong == {**{k: v for k, v in shown.items() if k != "upstream"}, **bare}
 
 
 def test_the_token_of_an_operator_is_sent_to_no_upstream(stage: Stage) -> None:

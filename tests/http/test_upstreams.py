@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,17 +10,20 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import NoUpstream
-from proxy.settings import Settings
+from proxy.errors import NoUpstream, SettingsError
+from proxy.settings import Settings, load_settings
 from proxy.settings.tables import PROTOCOLS
 from proxy.upstream.choice import DEFAULTS, Destination, destination_of, destinations, taking_credentials
+from tests.http.test_messages import HEADERS, Agent, reader
+from tests.http.test_native import head_of, lists, until_condensed
 from tests.http.test_trust import Doorman
 from tests.support import replies, wire
 from tests.support.logins import login
-from tests.support.messages_upstream import StrictMessages
+from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
-from tests.support.stage import WINDOW, Stage, body_of, chat, controls
+from tests.support.signals import Signal
+from tests.support.stage import WINDOW, Stage, body_of, chat, controls, is_own
 from tests.support.upstream import ScriptedUpstream
 
 VERSION = ("anthropic-version", "2023-06-01")
@@ -158,6 +162,108 @@ def test_upstreams_that_get_the_same_credentials_are_known() -> None:
     keyed, local = replace(MANY[0], api_key="sk"), replace(MANY[2], takes_credentials=False)
     assert taking_credentials(MANY) == ["a", "b", "c"]
     assert taking_credentials((keyed, MANY[1], local)) == taking_credentials(DEFAULTS) == []
+
+
+def test_an_own_call_may_have_an_upstream_of_its_own() -> None:
+    said = [{"role": role, "content": f"{n} {'frost ' * 200}"} for n in range(12) for role in ("user", "assistant")]
+    written = " ".join(f"In row {n} the frost took the beans, and bed {n} is empty." for n in range(20))
+    with ScriptedUpstream() as one, StrictMessages(lambda body: written) as writer:
+        entries: list[dict[str, Any]] = [
+            {"name": "one", "base_url": one.url},
+            {"name": "writer", "base_url": writer.url, "api_key": "sk-w", "models": ["w-*"], "protocols": ["messages"]},
+        ]
+        settings: dict[str, Any] = {"upstreams": entries, "summarizer": {"upstream": "writer", "model": "w-1"}}
+        with running_proxy(
+            "", upstream={"base_url": None}, window=WINDOW, strategy="summary", inline_timeout=30, **settings
+        ) as proxy:
+            for session in ("a", "b"):  # the first is condensed by rules: its credential is not proven yet
+                headers = [*wire.JSON, KEY, *controls(session=session, force="true")]
+                asked = body_of([*said, {"role": "user", "content": "And now?"}])
+                assert wire.request(proxy.url, "POST", CHAT, asked, headers).status == 200
+                proxy.quiet()
+            (call,) = {each.path: each for each in writer.journal}.values()
+            assert (call.path, call.header("x-api-key"), call.header("authorization")) == (MESSAGES, "sk-w", None)
+            assert call.json()["model"] == "w-1"
+            assert not any(is_own(each) for each in one.journal)
+            assert "bed 12 is empty" in str(one.journal.to(CHAT)[-1].json())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"summarizer": {"upstream": "nobody"}}, "summarizer.upstream must be one of openai, anthropic, not 'nobody'"),
+        ({"models": [{"match": "*", "judge": {"upstream": "x"}}]}, "models[0].judge.upstream must be one of"),
+        ({"judge": {"upstream": "openai", "base_url": "http://h"}}, "leave base_url and api_key unset"),
+        (
+            {"upstream": {"base_url": "http://h"}, "upstreams": [{"name": "upstream", "base_url": "http://i"}]},
+            "the name",
+        ),
+    ],
+)
+def test_settings_that_name_no_upstream_are_refused_in_words(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(**given)
+    assert says in str(raised.value)
+
+
+def test_a_session_goes_on_at_another_upstream_without_what_only_the_first_can_read() -> None:
+    vendor: dict[str, Any] = {"window": 32_000, "compacts": True}
+    with StrictMessages(reader, **vendor) as one, StrictMessages(reader, **vendor) as other:
+        other.account = "another"
+        entries = [{"name": "one", "base_url": one.url}, {"name": "other", "base_url": other.url, "models": ["x"]}]
+        settings: dict[str, Any] = {"upstreams": entries, "strategy": "native", "window": 32_000}
+        with running_proxy("", upstream={"base_url": None}, **settings) as proxy:
+            agent = Agent(proxy.url)
+            until_condensed(agent, one, proxy)
+            elsewhere = [*HEADERS, ("X-Condenser-Upstream", "other"), *controls(strategy="mask+extract")]
+            for _ in range(2):
+                there = wire.post_json(proxy.url, MESSAGES, agent.body(), elsewhere)
+                assert (there.status, there.header("x-condenser-action")) in ((200, "condensed"), (200, "replayed"))
+                assert not head_of(lists(other)[-1])
+            views = lists(other)
+            assert views[0] == views[1]
+            agent.turn()
+            assert one.refusals == other.refusals == []
+
+
+def test_each_upstream_has_a_state_and_a_bound_of_its_own() -> None:
+    answered = Signal("the test has seen the refusals")
+    with ScriptedUpstream() as slow, ScriptedUpstream() as quick, ThreadPoolExecutor(1) as pool:
+        entries: list[dict[str, Any]] = [
+            {"name": "slow", "base_url": slow.url, "models": ["s-*"], "in_flight": 1},
+            {"name": "gone", "base_url": "http://127.0.0.1:9", "models": ["g-*"]},
+            {"name": "quick", "base_url": quick.url},
+        ]
+        with running_proxy("", upstream={"base_url": None}, upstreams=entries, admin={"token": "t"}) as proxy:
+
+            def ask(model: str, path: str = CHAT) -> wire.Answer:
+                return wire.post_json(proxy.url, path, {"model": model, "messages": chat(1), "input": "Hi"}, [KEY])
+
+            def states() -> dict[str, Any]:
+                found: dict[str, Any] = wire.request(proxy.url, "GET", "/readyz").json()["upstreams"]
+                return found
+
+            assert states() == {name: {"state": "ok"} for name in ("slow", "gone", "quick")}
+            slow.reply(replies.hang(answered))
+            held = pool.submit(ask, "s-1")
+            slow.journal.await_arrival()
+            for path in (CHAT, "/v1/embeddings"):
+                refused = ask("s-2", path)
+                assert (refused.status, refused.header("retry-after")) == (503, "1")
+                assert refused.json()["error"]["code"] == "overloaded"
+                assert ask("q-1", path).status == 200
+            assert ask("g-1").status == 502
+            answered.set()
+            assert held.result().status == 200
+            proxy.quiet()
+            assert ask("s-3").status == 200
+            assert states() == {
+                "slow": {"state": "ok"},
+                "gone": {"state": "upstream_unreachable"},
+                "quick": {"state": "ok"},
+            }
+            known = wire.request(proxy.url, "GET", "/readyz", None, [("Authorization", "Bearer t")]).json()
+            assert known["upstreams"]["quick"]["url"] == f"{quick.url}/v1"
 
 
 def test_clients_choose_no_upstream_where_they_may_not() -> None:

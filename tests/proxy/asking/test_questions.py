@@ -9,11 +9,12 @@ from pydantic import SecretStr
 
 from proxy import asking
 from proxy.asking import Completion, ModelCall, question_for
-from proxy.asking.dispatch import Caller, headers_for
+from proxy.asking.dispatch import Caller, address_for, headers_for
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Question
-from proxy.settings.tables import ModelRole
+from proxy.settings.tables import ModelRole, UpstreamEntry
 from proxy.upstream import JsonReply
+from proxy.upstream.choice import Destination
 from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Failure
 from tests.proxy.asking.support import ASK, CALLER
 
@@ -111,6 +112,22 @@ def test_a_credential_goes_only_to_the_server_it_is_for() -> None:
     for url in [None, "http://elsewhere/v1"]:
         role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))
         assert headers_for(role, CALLER) == [(b"authorization", b"Bearer sk-role")]
+
+
+def test_a_model_at_a_named_upstream_is_asked_in_its_protocol_with_its_own_key() -> None:
+    elsewhere = UpstreamEntry.model_validate(
+        {"name": "writer", "base_url": "http://w", "api_key": "sk-w", "protocols": ["messages"]}
+    )
+    role = ModelRole(upstream="writer", model="small").at(elsewhere)
+    asked = question_for(Ask("s", "u", 9), {SUMMARIZER: role}, CALLER)
+    assert (asked.endpoint.path, address_for(role, CALLER)) == ("/v1/messages", "http://w/v1")
+    assert headers_for(role, CALLER) == [(b"x-api-key", b"sk-w"), (b"anthropic-version", b"2023-06-01")]
+    keyless = ModelRole(upstream="writer").at(elsewhere.model_copy(update={"api_key": None}))
+    assert headers_for(keyless, CALLER) == [(b"anthropic-version", b"2023-06-01")]
+    # A request that goes there itself has the credential, the endpoint and the query for it.
+    there = replace(CALLER, upstream=Destination("writer", "http://w/v1"))
+    assert headers_for(keyless, there) == headers_for(role, there) == headers_for(ModelRole(), there)
+    assert question_for(Ask("s", "u", 9), {SUMMARIZER: role}, there).endpoint is CALLER.endpoint
 
 
 read_completion = partial(asking.read_completion, endpoint=CHAT_ENDPOINT)

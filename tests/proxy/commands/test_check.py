@@ -65,6 +65,20 @@ def test_an_upstream_that_refuses_the_key_or_fails_is_not_well(
     assert upstream.journal.only("/v1/models").header("authorization") == "Bearer sk-operator"
 
 
+def test_each_of_several_upstreams_is_asked_and_named(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = [
+        {"name": "here", "base_url": upstream.base_url, "models": ["h-*"]},
+        {"name": "gone", "base_url": "http://127.0.0.1:9/v1"},
+    ]
+    monkeypatch.setenv("CONDENSER_UPSTREAMS", json.dumps(named))
+    code, out, _ = run(capsys, "check", "--store", "memory://")
+    assert code == 1
+    assert f"upstream    here: {upstream.base_url}: answers 200\n" in out
+    assert "upstream    gone: http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.\n" in out
+
+
 def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
     code, out, _ = run(capsys, *words)
