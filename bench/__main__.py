@@ -17,7 +17,7 @@ from typing import Any
 
 from proxy.replaying.report import markdown
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -121,6 +121,15 @@ async def _grown(url: str, sessions: Sequence[int]) -> list[dict[str, Any]]:
         await store.close()
 
 
+async def kept_in(url: str) -> list[Kept]:
+    """The sessions of a store."""
+    store = await open_store(url)
+    try:
+        return [await _kept(store, key) for key in await store.keys()]
+    finally:
+        await store.close()
+
+
 async def _kept(store: Store, key: StoreKey) -> Kept:
     snapshot = await store.load(key)
     assert snapshot is not None
