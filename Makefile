@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval live pictures docs torture audit redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval live pictures docs torture audit redis prometheus ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a ke
 serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: setup redis chromium $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
+test: setup redis chromium prometheus $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check-lint: setup ## ruff and mypy
@@ -78,6 +78,9 @@ chromium: | $(VENV)/.stamp-dev
 
 redis: | $(VENV)/.stamp-venv
 	@sh deploy/ensure_redis.sh $(VENV)
+
+prometheus: | $(VENV)/.stamp-venv
+	@sh deploy/ensure_prometheus.sh $(VENV)
 
 # Verifies the files that are there and fetches only what is missing.
 ranks: | $(VENV)/.stamp-venv

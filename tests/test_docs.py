@@ -320,6 +320,11 @@ def test_every_metric_is_documented_with_its_labels() -> None:
     assert {f"condenser_{name}": labels for name, (_, _, labels) in METRICS.items()}.items() <= said.items()
 
 
+def test_every_alert_is_documented() -> None:
+    alerts = set(re.findall(r"alert: (\w+)", (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()))
+    assert column(section(read("operations.md"), "Monitoring"), "alert") == alerts
+
+
 def test_every_command_is_documented() -> None:
     assert column(section(read("operations.md"), "Commands"), "command") == {f"condenser {name}" for name in COMMANDS}
 

@@ -111,6 +111,24 @@ def test_the_local_model_keeps_its_models_and_is_reached_by_the_proxy() -> None:
     assert model["volumes"] == ["models:/root/.ollama"]
 
 
+def test_monitoring_scrapes_the_proxy_and_grafana_finds_its_source_and_dashboard() -> None:
+    prometheus, grafana, deploy = SERVICES["prometheus"], SERVICES["grafana"], repository.ROOT / "deploy"
+    assert prometheus["profiles"] == grafana["profiles"] == ["monitoring"]
+    assert "ports" not in prometheus
+    assert all(port.startswith("127.0.0.1:") for port in grafana["ports"])
+    (job,) = yaml.safe_load((deploy / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    exposed = stages(DOCKERFILE)[-1].last("EXPOSE").rest
+    assert job["dns_sd_configs"] == [{"names": ["proxy"], "type": "A", "port": int(exposed)}]
+    assert prometheus["networks"] == grafana["networks"] == ["outside"]
+    mounted = dict(volume.split(":")[:2] for volume in (*grafana["volumes"], *prometheus["volumes"]))
+    assert all((repository.ROOT / source).exists() for source in mounted if source.startswith("./"))
+    provisioning = deploy / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "condenser.yml").read_text())["providers"]
+    assert mounted["./deploy/grafana/condenser.json"].rpartition("/")[0] == provider["options"]["path"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN", "WINDOW", "STRATEGY", "LOG__FORMAT", "SERVER__HOSTS"],
