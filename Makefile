@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval live pictures docs torture audit redis prometheus ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval live pictures docs torture audit release redis prometheus ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,10 +68,18 @@ torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)
 
 # In an environment of its own, because it runs beside the program and is no part of it.
-audit: | $(VENV)/.stamp-venv ## look the locked packages up among known vulnerabilities (needs the network)
+audit: auditor ## look the locked packages up among known vulnerabilities (needs the network)
+	@sh deploy/audit.sh $(VENV)/audit/bin/pip-audit requirements/*.txt
+
+# Git says what is published, the changelog whether it is; see CONTRIBUTING.md.
+release: ranks auditor ## build what is published and the list of its parts, check and audit it (needs the network)
+	@$(BIN)/python -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/release.txt
+	@$(VENV)/release/bin/python deploy/release.py $(VENV)/audit/bin/pip-audit
+
+auditor: | $(VENV)/.stamp-venv
 	@$(BIN)/python -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/audit.txt
-	@sh deploy/audit.sh $(VENV)/audit/bin/pip-audit requirements/*.txt
 
 chromium: | $(VENV)/.stamp-dev
 	@sh deploy/ensure_chromium.sh
@@ -140,6 +148,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/audit.in -o requirements/audit.txt
 	@$(LOCK) requirements/kits.in -o requirements/kits.txt
 	@$(LOCK) requirements/docs.in -o requirements/docs.txt
+	@$(LOCK) requirements/release.in -c requirements/dev.txt -o requirements/release.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 	@$(LOCK) --no-deps requirements/live.in -o requirements/live.txt
 

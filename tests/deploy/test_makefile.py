@@ -13,10 +13,26 @@ from tests.deploy import repository
 
 ROOT = repository.ROOT
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = (
-    "help setup demo serve test check-lint format bench eval live pictures docs torture audit lock clean".split()  # noqa: SIM905
-)
-LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "docs", "live"]
+TARGETS = [
+    "help",
+    "setup",
+    "demo",
+    "serve",
+    "test",
+    "check-lint",
+    "format",
+    "bench",
+    "eval",
+    "live",
+    "pictures",
+    "docs",
+    "torture",
+    "audit",
+    "release",
+    "lock",
+    "clean",
+]
+LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "docs", "live", "release"]
 PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 # An address of a package index, or a setting that would hold one, whatever the tool calls it.
 INDEX_ADDRESS = re.compile(
