@@ -30,7 +30,7 @@ from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import ADMIN, Paths
-from proxy.http.server import Drain, ServerConfig, give_back_memory, use_one_heap
+from proxy.http.server import Drain, Renew, ServerConfig, give_back_memory, use_one_heap
 from proxy.log import LINE, RequestLine, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
@@ -215,18 +215,26 @@ def worker_app(settings: Settings, drain: Drain) -> FastAPI:
     return create_app(settings, drain=drain, is_alone=True)
 
 
+def renew(app: FastAPI, settings: Settings) -> None:
+    """Makes an app use settings that were read again."""
+    configure_logging(settings.log)
+    app.state.services.renew(settings)
+
+
 KEEP_ALIVE = 75  # seconds for an idle connection of a client
 
 
-def server_config(settings: Settings) -> ServerConfig:
+def server_config(settings: Settings, reread: Callable[[Settings, Renew], None] | None = None) -> ServerConfig:
     """The server's configuration: the upstream's own `date` and `server` headers, and no log but ours.
 
     uvicorn uses uvloop and httptools if they are installed. Each worker makes its own app.
     """
     is_trusted = TrustedProxies(settings.server.trusted_proxies).__contains__
     return ServerConfig(
-        partial(worker_app, settings),
-        settings.drain,
+        settings,
+        worker_app,
+        renew,
+        reread,
         host=settings.host,
         port=settings.port,
         workers=settings.workers,

@@ -113,6 +113,7 @@ class Services:
         self.token_budget = self._budget("tokens", limits.tokens_per_minute)
         """What each tenant may send upstream; None if that is not bounded."""
         knowledge = self._knowledge()
+        self._profiles = knowledge.profiles
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
         self.calibrator = knowledge.calibrator
         self.policies = Policies(settings, table, self._stated_window, learned, knowledge.profiles.for_model)
@@ -126,6 +127,15 @@ class Services:
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
+
+    def renew(self, settings: Settings) -> None:
+        """Goes on with settings that differ from those before only in what `taken_over` takes over."""
+        self.settings = settings
+        self.tenants.name_all(settings)
+        if self.keys is not None:
+            self.keys.know(settings.auth)
+        self._profiles.renew(partial(settings.own, "profile"))
+        self.policies.renew(settings)
 
     def prices(self, model: str) -> Prices | None:
         """The prices of a model, None if they are not known."""

@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from proxy.errors import SettingsError
 
 HOST, PORT = "127.0.0.1", 8484
+_ANSWER = ".hangup"  # the ending of a file beside a note, with the answer to the last SIGHUP
 _CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Hosts that stand for every address of this machine, each with one that a client can connect to."""
@@ -91,6 +93,7 @@ def noted(note: Note) -> Iterator[None]:
     with os.fdopen(file, "w"):
         yield
         path.unlink(missing_ok=True)
+        path.with_suffix(_ANSWER).unlink(missing_ok=True)
 
 
 def _write(note: Note) -> tuple[Path, int]:
@@ -101,6 +104,7 @@ def _write(note: Note) -> tuple[Path, int]:
     for other in folder.glob("*.json"):
         if not _text(other):
             other.unlink(missing_ok=True)
+            other.with_suffix(_ANSWER).unlink(missing_ok=True)
     path = folder / f"{os.getpid()}.json"
     # It gets its name only when it is locked and complete.
     written = path.with_suffix(".new")
@@ -113,6 +117,39 @@ def _write(note: Note) -> tuple[Path, int]:
 
 def living() -> Iterator[Note]:
     """All proxies of this user that run on this machine, whatever their settings."""
+    return (note for _, note in _with_processes())
+
+
+def process_of(url: str) -> int | None:
+    """The process that runs the proxy at an address; None if none of this user's does."""
+    return next((process for process, note in _with_processes() if note.url == url), None)
+
+
+class Answer(NamedTuple):
+    """What a proxy says of the last SIGHUP."""
+
+    at: int  # when, in nanoseconds: two answers differ in it
+    is_right: bool  # whether the settings hold that it has read
+    text: str
+
+
+def answer_hangup(*, is_right: bool, text: str) -> None:
+    """Says what has come of a SIGHUP to this process; raises `OSError`."""
+    path = _folder() / f"{os.getpid()}{_ANSWER}"
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(Answer(time.time_ns(), is_right, text)), "utf-8")
+    written.replace(path)
+
+
+def hangup_answer(process: int) -> Answer | None:
+    """What a process has said of the last SIGHUP; None before the first."""
+    try:
+        return Answer(*json.loads((_folder() / f"{process}{_ANSWER}").read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def _with_processes() -> Iterator[tuple[int, Note]]:
     folder = _folder()
     try:
         _check_owner(folder)
@@ -120,7 +157,7 @@ def living() -> Iterator[Note]:
         return  # there are no notes, or none that can be trusted
     for path in folder.glob("*.json"):
         try:
-            yield Note(**json.loads(_text(path) or "{}"))
+            yield int(path.stem), Note(**json.loads(_text(path) or "{}"))
         except (ValueError, TypeError):
             continue  # the process has ended, or is of another version
 

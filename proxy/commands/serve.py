@@ -11,24 +11,27 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pydantic import SecretStr
 
 from proxy.cli import OK, USAGE
-from proxy.commands.options import add_settings_arguments, settings_from
-from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
-from proxy.errors import CommandFailed
+from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
+from proxy.commands.running import HOST, PORT, Note, answer_hangup, client_url, configured_url, listening_url, noted
+from proxy.errors import CommandFailed, SettingsError
 from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
 from proxy.package import LOGGER
-from proxy.quoting import in_words, redacted
+from proxy.quoting import in_words, one_line, redacted
 from proxy.request.callers import tenant_key
-from proxy.settings import Settings
+from proxy.settings import Settings, load_settings
+from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.signing import new_code
 from proxy.store import open_store, try_store
@@ -58,6 +61,7 @@ _SHARED_CREDENTIALS = (
     "the upstreams %s all get the credential of whoever asks them: a caller that names the wrong model shows one the"
     " key of another; set api_key, or takes_credentials = false for those that need none"
 )
+_FIRST_KEY = "models: a key of the operator, where the settings had none, needs a new start of the proxy"
 NOT_STARTED = 3
 
 
@@ -77,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     configured = configured_url()
     settings = settings_from(arguments)
     prepare(settings)
+    reread = Rereading(command_line_settings(arguments), settings)
     settings = with_token(settings)
     with ExitStack() as stack:
         sockets = [stack.enter_context(bound_socket(settings.host, settings.port))]
@@ -84,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             sockets.append(stack.enter_context(bound_socket(*settings.admin.address, option="admin.listen")))
             settings = _with_admin_at(settings, sockets[1].getsockname()[1])
         stack.enter_context(noted(note_of(settings, configured, sockets[0].getsockname()[1])))
-        return _serve(settings, sockets)
+        return _serve(settings, sockets, reread)
 
 
 def _with_admin_at(settings: Settings, port: int) -> Settings:
@@ -93,7 +98,7 @@ def _with_admin_at(settings: Settings, port: int) -> Settings:
     return settings.model_copy(update={"admin": settings.admin.model_copy(update={"listen": listen})})
 
 
-def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
+def _serve(settings: Settings, sockets: list[socket.socket], reread: Rereading) -> int:
     """Serves with one process, or with several that share the sockets.
 
     A worker that dies is replaced, unless it could not start. Several have a directory for their metrics.
@@ -101,7 +106,7 @@ def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
     from proxy.app import server_config
     from proxy.telemetry import SHARED, forget_worker
 
-    config = server_config(settings)
+    config = server_config(settings, reread)
     port = sockets[0].getsockname()[1]
     announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, _admin_url(settings, port))}"
     if settings.workers == 1:
@@ -112,6 +117,43 @@ def _serve(settings: Settings, sockets: list[socket.socket]) -> int:
     with TemporaryDirectory(prefix="condenser-") as shared:
         os.environ[SHARED] = shared
         return OK if Supervisor(config, sockets, forget_worker).run() else NOT_STARTED
+
+
+@dataclass(frozen=True)
+class Rereading:
+    """Reads the settings again, by the same command line; tells the log and `condenser reload` what came of it."""
+
+    given: Mapping[str, Any]  # what the command line sets
+    before: Settings  # as they were read at the start
+
+    def __call__(self, running: Settings, use: Callable[[Settings], None]) -> None:
+        is_right = False
+        try:
+            read = load_settings(**self.given)
+            new = _usable(taken_over(running, read), running)
+        except SettingsError as error:
+            text = f"the settings were read again and nothing has changed, because of an error: {one_line(str(error))}"
+            _log.error(text)
+        else:
+            use(new)
+            later = ", ".join(waiting(self.before, read))
+            holds = f"keys {len(new.auth.keys)}, models {len(new.models)}, log level {new.log.level}"
+            text = f"the settings were read again and hold: {holds}" + (
+                f"; from the next start: {later}" if later else ""
+            )
+            _log.info(text)
+            is_right = True
+        try:
+            answer_hangup(is_right=is_right, text=text)
+        except OSError as error:
+            _log.warning("the answer to SIGHUP cannot be written: %s", error.strerror)
+
+
+def _usable(new: Settings, running: Settings) -> Settings:
+    """`new`, which holds a key of the operator only if the running settings do; raises `SettingsError`."""
+    if gives_the_key_away(new) or (new.operator_keys and not running.operator_keys):
+        raise SettingsError(_FIRST_KEY)
+    return new
 
 
 class AnnouncedServer(Server):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import secrets
 import shlex
@@ -34,7 +35,7 @@ from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
-from proxy.http.server import note_hangup
+from proxy.package import LOGGER
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
@@ -45,6 +46,8 @@ from strategies.core.ledger import Ledger, split_ledger
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _KILLED = 128
+_log = logging.getLogger(LOGGER)
+_HUNG_UP = "SIGHUP changes nothing: start the command again for its proxy to read its settings again"
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _MAX_QUOTED, _MAX_LOOKS, _MAX_SESSIONS = 3, 5, 100
@@ -148,7 +151,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
             process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda _number, _frame: note_hangup())
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda _number, _frame: _log.info(_HUNG_UP))
     try:
         with process:
             code = process.wait()

@@ -163,7 +163,7 @@ class Policy(NamedTuple):
 
 
 class _ModelFacts(NamedTuple):
-    """What the settings and the bundled table say of one model; this does not change while the process runs."""
+    """What the settings and the bundled table say of one model."""
 
     policy: Policy  # the policy of a request without controls, without what depends on its window
     marks: Marks
@@ -209,10 +209,14 @@ class Policies:
         profile: Callable[[LessonScope], Profile] = lambda _: ANY,
     ) -> None:
         self._profile = profile
-        self._settings = settings
         self._table = table
         self._discovered = discovered
         self._learned = learned
+        self.renew(settings)
+
+    def renew(self, settings: Settings) -> None:
+        """Makes the policies of all later requests from these settings."""
+        self._settings = settings
         self._tables = option_tables(settings)
         self._facts = lru_cache(_MAX_CACHED)(self._read_facts)
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)

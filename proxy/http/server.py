@@ -3,7 +3,10 @@
 On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
 load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; those that still run are
 cancelled, and `proxy/serving/layer.py` ends them with an error. A second signal ends the process at once. The exit
-status is 0 in any case. SIGHUP, which a terminal sends when it closes, ends nothing.
+status is 0 in any case.
+
+SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for
+all workers, and sends each one what it has read, so that they never differ.
 """
 
 from __future__ import annotations
@@ -15,13 +18,12 @@ import logging
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic, sleep
 from types import FrameType
@@ -32,11 +34,13 @@ from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 
 from proxy.package import LOGGER
-from proxy.settings import DrainSettings
+from proxy.settings import Settings
 
 CUTTING = 2.0  # seconds in which cancelled replies must end
 RESTART_PAUSE = 0.5  # seconds until a worker takes the place of one that has ended, which may have ended at once
 _TICK = 0.05
+_OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
+_SPAWN = get_context("spawn")
 _log = logging.getLogger(LOGGER)
 
 
@@ -68,40 +72,67 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def note_hangup() -> None:
-    _log.info("SIGHUP changes nothing: restart the proxy for it to read its settings again")
+Renew = Callable[[Settings], None]  # makes a running proxy use these settings
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with the settings for draining; `make_app` makes the app of one process."""
+    """uvicorn's configuration, with the settings.
 
-    def __init__(self, make_app: Callable[[Drain], FastAPI], drain: DrainSettings, **options: Any) -> None:
+    `make_app` makes the app of one process, and `renew` gives it settings that were read again. `reread` is called with
+    the settings that hold and with what makes others hold, which it calls if they are right.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_app: Callable[[Settings, Drain], FastAPI],
+        renew: Callable[[FastAPI, Settings], None],
+        reread: Callable[[Settings, Renew], None] | None,
+        **options: Any,
+    ) -> None:
         super().__init__(make_app, factory=True, **options)
-        self.make_app = make_app
-        self.drain = drain
+        self.settings, self.make_app, self.renew, self.reread = settings, make_app, renew, reread
 
 
 class Server(uvicorn.Server):
     """One process that serves. A worker ignores a second signal, which its supervisor handles."""
 
-    def __init__(self, config: ServerConfig, *, is_worker: bool = False) -> None:
+    def __init__(self, config: ServerConfig, supervisor: Connection | None = None) -> None:
         super().__init__(config)
-        self._limits = config.drain
-        self._is_worker = is_worker
+        self._settings, self._limits = config.settings, config.settings.drain
+        self._supervisor = supervisor  # sends settings that were read again
         self._drain = Drain()
-        config.app = partial(config.make_app, self._drain)
+        self._app = config.make_app(config.settings, self._drain)
+        self._renew = partial(config.renew, self._app)
+        self._reread = config.reread
+        config.app = lambda: self._app
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals():
-            if threading.current_thread() is threading.main_thread():
-                hung_up = (lambda: None) if self._is_worker else note_hangup
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
-            yield
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        if self._supervisor is not None:
+            loop.add_reader(self._supervisor.fileno(), self._receive, self._supervisor)
+        elif self._reread is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._read_again, self._reread)
+
+    def _read_again(self, reread: Callable[[Settings, Renew], None]) -> None:
+        reread(self._settings, self._use)
+
+    def _receive(self, supervisor: Connection) -> None:
+        try:
+            settings = supervisor.recv()
+        except EOFError:  # it has been killed
+            asyncio.get_running_loop().remove_reader(supervisor.fileno())
+        else:
+            self._use(settings)
+
+    def _use(self, settings: Settings) -> None:
+        self._settings = settings
+        self._renew(settings)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Notes a signal. It is not raised again at the end, because that would set the exit status."""
-        self.force_exit = self.should_exit and not self._is_worker
+        self.force_exit = self.should_exit and self._supervisor is None
         self.should_exit = self._drain.has_begun = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -142,9 +173,9 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_TICK)
 
 
-def _serve(config: ServerConfig, sockets: list[socket.socket]) -> None:
+def _serve(config: ServerConfig, sockets: list[socket.socket], supervisor: Connection) -> None:
     """What a worker process does."""
-    Server(config, is_worker=True).run(sockets)
+    Server(config, supervisor).run(sockets)
 
 
 class Supervisor:
@@ -156,12 +187,13 @@ class Supervisor:
 
     def __init__(self, config: ServerConfig, sockets: list[socket.socket], on_end: Callable[[int], None]) -> None:
         self._config, self._sockets, self._on_end = config, sockets, on_end
-        self._workers: list[BaseProcess] = []
+        self._workers: dict[BaseProcess, Connection] = {}  # each with what sends it settings
+        self._hangups, self._hang_up = _SPAWN.Pipe(duplex=False)
         self._is_ending = False
 
     def run(self) -> bool:
         """Returns when all workers have ended after a signal, or because one could not start: then False."""
-        signal.signal(signal.SIGHUP, lambda _sig, _frame: note_hangup())
+        signal.signal(signal.SIGHUP, lambda _sig, _frame: self._hang_up.send_bytes(b"1"))
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._on_signal)
         has_started = True
@@ -169,10 +201,12 @@ class Supervisor:
         if self._is_ending:  # a signal came while they were started
             self._end(signal.SIGTERM)
         while self._workers:
-            ready = wait([worker.sentinel for worker in self._workers])
+            ready = wait([self._hangups, *(worker.sentinel for worker in self._workers)])
+            if self._hangups in ready:
+                self._read_again()
             for ended in [worker for worker in self._workers if worker.sentinel in ready]:
                 ended.join()
-                self._workers.remove(ended)
+                self._workers.pop(ended).close()
                 if ended.pid is not None:
                     self._on_end(ended.pid)
                 if ended.exitcode == STARTUP_FAILURE:
@@ -186,15 +220,29 @@ class Supervisor:
         return has_started
 
     def _start(self, number: int) -> None:
-        """Starts workers with SIGINT blocked: a terminal sends it to all processes, and signals are passed on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        """Starts workers with these signals blocked: a terminal sends them to all processes, and they are passed on."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
         try:
             for _ in range(number):
-                worker = get_context("spawn").Process(target=_serve, args=(self._config, self._sockets))
+                received, sent = _SPAWN.Pipe(duplex=False)
+                worker = _SPAWN.Process(target=_serve, args=(self._config, self._sockets, received))
                 worker.start()
-                self._workers.append(worker)
+                received.close()
+                self._workers[worker] = sent
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_TERMINALS)
+
+    def _read_again(self) -> None:
+        self._hangups.recv_bytes()
+        if self._config.reread is not None:
+            self._config.reread(self._config.settings, self._pass_on)
+
+    def _pass_on(self, settings: Settings) -> None:
+        """Sends settings to all workers; those that start later begin with them."""
+        self._config.settings = settings
+        for worker in self._workers.values():
+            with suppress(OSError):  # it has ended, and another takes its place
+                worker.send(settings)
 
     def _on_signal(self, _sig: int, _frame: FrameType | None) -> None:
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
@@ -202,6 +250,6 @@ class Supervisor:
         self._end(ending)
 
     def _end(self, sig: signal.Signals) -> None:
-        for worker in self._workers:
+        for worker in list(self._workers):
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, sig)

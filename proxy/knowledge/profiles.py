@@ -123,6 +123,11 @@ class Profiles:
         model = scope.model
         return self._learned.get(scope) or self._set.use(model) or self._set.put(model, self._set_for(model))
 
+    def renew(self, set_for: Callable[[str], Profile]) -> None:
+        """Begins anew with other settings; what was learned is learned again, on top of what they say."""
+        self._set_for = set_for
+        self._set, self._learned = Lru(MAX_MODELS), Lru(MAX_SCOPES)
+
     def known(self) -> Iterator[tuple[LessonScope, Profile]]:
         """All profiles that were learned."""
         yield from self._learned.items()

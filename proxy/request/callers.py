@@ -88,6 +88,10 @@ class Tenants:
         self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
         self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self._key = key[:64]
+        self.name_all(settings)
+
+    def name_all(self, settings: Settings) -> None:
+        """Takes the names of tenants from these settings."""
         self._shown = {self.of_key(entry.owner): entry.owner for entry in settings.auth.keys} | settings.tenant.names
 
     def of_key(self, name: str) -> str:

@@ -38,10 +38,14 @@ class Keys:
     """The keys of the settings; `clock` gives seconds since the epoch."""
 
     def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
-        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in settings.keys]
+        self.know(settings)
         self._clock = clock
         self.revoked: set[str] = set()
         """The digests of revoked keys."""
+
+    def know(self, settings: AuthSettings) -> None:
+        """Knows these keys, and no others."""
+        self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in settings.keys]
 
     def key_of(self, headers: Sequence[tuple[bytes, bytes]]) -> KeyEntry:
         """The key of a request; raises `InvalidKey`, and `BadRequest` if one of its headers stands twice."""

@@ -76,11 +76,11 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
         assert [reply.status for reply in replies] == [200] * 8
         assert len({reply.session for reply in replies}) == 1
-        await_true(lambda: counted(url) == 8, "all workers' requests in the metrics of one")
+        listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
+        await_true(lambda: counted(listener) == 8, "all workers' requests in the metrics of one")
         assert len(Figures.of(url).processes) == 2
         assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
         assert run(capsys, "sessions", "show", "one")[0] == 0  # at the address of administration, which the note has
-        listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
         for path, here, there in (("/metrics", 404, 200), (CHAT, 200, 404), ("/healthz", 200, 200)):
             found = [{wire.request(each, "GET", path).status for _ in range(4)} for each in (url, listener)]
             assert found == [{here}, {there}], path

@@ -1,0 +1,79 @@
+"""Settings that a running proxy reads again: a real one with two workers."""
+
+import os
+import signal
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from proxy.settings import load_settings
+from proxy.settings.reloading import taken_over, waiting
+from tests.proxy.command_line import run
+from tests.proxy.test_workers import answers, serving, workers
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.redis_server import await_true
+from tests.support.signals import BOUND
+from tests.support.upstream import ScriptedUpstream
+
+HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
+
+
+def write(file: Path, upstream: str, *keys: str, window: int, more: str = "") -> None:
+    entries = "".join(f'[[auth.keys]]\nname = "{key}"\nsha256 = "{sha256(key.encode()).hexdigest()}"\n' for key in keys)
+    file.write_text(
+        f'{more}\n[store]\nurl = "sqlite:///{file.parent}/s.db"\n[auth]\nmode = "keys"\n{entries}'
+        f'[upstream]\nbase_url = "{upstream}"\napi_key = "sk-operator"\n'
+        f'[[models]]\nmatch = "scripted-*"\nwindow = {window}\n'
+    )
+
+
+def asked(url: str, key: str) -> set[tuple[int, str | None]]:
+    """What some requests with a key get, each by a connection of its own: a status and a window."""
+    headers = [*wire.JSON, ("x-api-key", key)]
+    found = [wire.request(url, "POST", CHAT, HI, headers) for _ in range(8)]
+    return {(answer.status, answer.window) for answer in found}
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_settings_that_are_read_again_hold_in_all_workers_and_wrong_ones_in_none(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, to = tmp_path / "condenser.toml", upstream.base_url
+    write(file, to, "anna", window=8_000)
+    with serving("--config", str(file)) as (url, process):
+        await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
+        assert asked(url, "anna") == {(200, "8000")}
+        assert asked(url, "ben") == {(401, None)}
+        write(file, to, "ben", window=16_000, more="inline_timeout = 7.0")
+        code, out, err = run(capsys, "reload", "--url", url)
+        assert (code, err) == (0, "")
+        assert out.endswith("hold: keys 1, models 1, log level info; from the next start: inline_timeout\n")
+        await_true(lambda: asked(url, "ben") == {(200, "16000")}, "all workers know the new key and window", BOUND)
+        assert asked(url, "anna") == {(401, None)}
+        write(file, to, "anna", window=-1)
+        code, out, err = run(capsys, "reload", "--url", url)
+        assert (code, out) == (1, "")
+        assert "nothing has changed, because of an error: models.0.window" in err
+        assert asked(url, "ben") == {(200, "16000")}
+        dead, other = workers(process)
+        os.kill(dead, signal.SIGKILL)
+        await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
+        os.kill(other, signal.SIGSTOP)  # so that the new one answers
+        try:
+            await_true(lambda: answers(url), "the new worker answers", 2 * BOUND)
+            assert asked(url, "ben") == {(200, "16000")}
+        finally:
+            os.kill(other, signal.SIGCONT)
+    assert run(capsys, "reload", "--url", url)[0] == 1
+
+
+def test_keys_stay_where_the_settings_turn_them_on_or_off() -> None:
+    key = {"name": "anna", "sha256": "0" * 64}
+    upstream = {"base_url": "http://h/v1", "api_key": "sk-operator"}
+    keyed = load_settings(upstream=upstream, auth={"mode": "keys", "keys": [key]})
+    plain = load_settings(upstream=upstream, log={"level": "debug"})
+    after = taken_over(keyed, plain)
+    assert (after.auth, after.log.level) == (keyed.auth, "debug")
+    assert waiting(keyed, plain) == ["auth.mode"]
