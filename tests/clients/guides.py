@@ -5,6 +5,7 @@ import gc
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients import agents
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import Proxy
 from tests.support.replicas import ROOT, SERVE
@@ -31,7 +33,7 @@ INDEX = CLIENT_PAGES / "index.md"
 PATHS = {"Chat Completions": "/v1/chat/completions", "Messages": "/v1/messages", "Responses": "/v1/responses"}
 PROGRAMS = ("python", "js", "sh")
 PATIENCE = 100  # seconds for the programs of one page
-KEYS = {"OPENAI_API_KEY": "sk-tests", "ANTHROPIC_API_KEY": "sk-tests"}
+KEYS = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "CODEX_API_KEY"), "sk-tests")
 
 
 @dataclass(frozen=True)
@@ -82,25 +84,40 @@ class Guides:
     upstream: ScriptedUpstream
     folder: Path
 
-    def run(self, page: Path) -> list[str]:
-        """What the programs of a page print, by language; each request was answered."""
-        python, js, sh = (code(page, language, self.proxy.url) for language in PROGRAMS)
+    def run(self, page: Path, **files: str) -> list[str]:
+        """What the programs of a page print, each request answered; settings go to the file of their language."""
+        python, js = (code(page, language, self.proxy.url) for language in ("python", "js"))
         if js and not (shutil.which("node") and (NODE_FOLDER / "node_modules").is_dir()):
             pytest.skip(f"{page.name} is NOT TESTED: needs node and `npm ci` in {NODE_FOLDER} (make setup)")
         printed = [run_python(python)] if python else []
         printed += [run_node(js)] if js else []
-        printed += [run_shell(sh, self.folder)] if sh else []
-        assert {each.status for each in self.proxy.journal} <= {200}
+        for block in blocks(page):
+            if block.language in files:
+                file = self.folder / files[block.language]
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(block.text.replace(ADDRESS, self.proxy.url))
+            elif block.language == "sh" and block.excuse is None:
+                printed.append(self._run_shell(block.text))
+        last = {each.path: each.status for each in self.proxy.journal if each.path in PATHS.values()}
+        assert {*last.values()} <= {200}  # what Claude Code tries first, not every server takes
         return printed
 
-    def __call__(self, name: str) -> None:
-        """A client's programs reach the upstream by its protocols and name a session; they print what the page says."""
+    def _run_shell(self, script: str) -> str:
+        """What `wrap` starts would reach the upstream without it."""
+        addresses = {"ANTHROPIC_BASE_URL": self.upstream.url, "OPENAI_BASE_URL": self.upstream.base_url}
+        wraps = script.count("condenser wrap")
+        done = run_shell(script.replace(ADDRESS, self.proxy.url), self.folder, **addresses if wraps else {})
+        assert done.stderr.count("condenser receipt") == wraps
+        return done.stdout
+
+    def __call__(self, name: str, **files: str) -> None:
+        """A client's programs print what its page says, reach the upstream by its protocols, and name a session so."""
         page = page_of(name)
         expected = "passed" if re.search(r"prints? `passed`", said(page)) else "hello"
-        assert all(expected in printed.lower() for printed in self.run(page))
+        assert all(expected in printed.lower() for printed in self.run(page, **files))
         assert {each.path for each in self.upstream.journal} & {*PATHS.values()} == protocols(name)
-        text = page.read_text("utf-8")
-        assert any((each.response_header("x-condenser-session") or "-") in text for each in self.proxy.journal)
+        sources = {each.response_header("x-condenser-session-source") or "-" for each in self.proxy.journal}
+        assert any(source in page.read_text("utf-8") for source in sources)
 
 
 def protocols(name: str) -> set[str]:
@@ -136,22 +153,34 @@ def run_python(program: str) -> str:
 def run_node(program: str) -> str:
     node = shutil.which("node")
     assert node
-    return _run([node, "--input-type=module", "-e", program], NODE_FOLDER, {})
+    return _run([node, "--input-type=module", "-e", program], NODE_FOLDER, {}).stdout
 
 
-def run_shell(script: str, folder: Path, **variables: str) -> str:
-    """What a script prints; it finds `condenser` and the programs of this environment on its path."""
-    bin_folder = folder / "bin"
-    bin_folder.mkdir(exist_ok=True)
-    shim = bin_folder / "condenser"
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{SERVE}" "$@"\n')
-    shim.chmod(0o700)
-    path = os.pathsep.join([str(bin_folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"PATH": path, "HOME": str(folder), "PYTHONPATH": str(ROOT), "CONDENSER_CONFIG": ""}
-    return _run(["sh", "-eu", "-c", script], folder, {**own, **variables})
+COMMANDS = {
+    "condenser": [sys.executable, "-c", SERVE],
+    "claude": agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs"),
+    "codex": agents.command("codex", "@openai/codex/bin/codex.js"),
+}
 
 
-def _run(command: list[str], folder: Path, variables: dict[str, str]) -> str:
+def run_shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A script that has run in a home of its own; it finds the commands above and those of this environment."""
+    own = folder / "bin"
+    own.mkdir(exist_ok=True)
+    for place in ("objects", "refs"):  # Codex wants a repository
+        (folder / ".git" / place).mkdir(parents=True, exist_ok=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    for name, words in COMMANDS.items():
+        (own / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        (own / name).chmod(0o700)
+    path = os.pathsep.join([str(own), str(Path(sys.executable).parent), os.environ["PATH"]])
+    home = {"PATH": path, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), "PYTHONPATH": str(ROOT)}
+    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "AIDER_CHECK_UPDATE": "false"}
+    settings = {"CONDENSER_CONFIG": "", "CONDENSER_STORE__URL": "memory://"}
+    return _run(["sh", "-eu", "-c", script], folder, {**home, **quiet, **settings, **variables})
+
+
+def _run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command,
         cwd=folder,
@@ -163,7 +192,7 @@ def _run(command: list[str], folder: Path, variables: dict[str, str]) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
 def said(page: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.guides import Guides
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.replicas import ROOT, SERVE
 from tests.support.upstream import ScriptedUpstream
@@ -45,3 +46,7 @@ def test_both_protocols_go_where_they_went_without_wrap(tmp_path: Path) -> None:
         done = run("openai/gpt-4o", tmp_path, **addresses, **keys)
         assert (done.returncode, "condenser receipt" in done.stderr) == (0, True), done
         assert two.journal.to("/v1/chat/completions")
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("aider", yaml=".aider.model.settings.yml")

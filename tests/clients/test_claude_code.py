@@ -1,4 +1,4 @@
-"""Claude Code through the proxy: forty rounds in print mode, run as README says.
+"""Claude Code through the proxy: forty rounds in print mode, run as its guide says.
 
 The model is scripted and thinks before each call; the upstream binds what it thought to all that stood before it. Each
 call is run by Claude Code in a folder of the test's own. Its prompt and tools alone take about 27,000 tokens, so the
@@ -8,7 +8,6 @@ window is one of 64,000.
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import load
 from tests.clients import agents
+from tests.clients.guides import Guides
 from tests.http.test_messages import SUMMARY
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
 from tests.support.proxy import running_proxy
-from tests.support.replicas import ROOT, SERVE
+from tests.support.replicas import ROOT
 
 CLAUDE = agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs")
 pytestmark = pytest.mark.skipif(not CLAUDE, reason="Claude Code is NOT TESTED: needs npm and `make setup`")
@@ -55,15 +55,15 @@ def is_own(body: Mapping[str, Any]) -> bool:
     return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
 
 
-def run(address: str, folder: Path, before: Sequence[str] = (), **variables: str) -> str:
-    """What Claude Code prints at the end, started by the words `before` it."""
+def run(address: str, folder: Path, **variables: str) -> str:
+    """What Claude Code prints at the end."""
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
     mine = {"HOME": str(home), "ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "k", "IS_SANDBOX": "1"}
     options = ["--model", "claude-opus-4-8", "--dangerously-skip-permissions", "--max-turns", str(2 * ROUNDS)]
     done = subprocess.run(
-        [*before, *CLAUDE, "-p", TASK, *options],
+        [*CLAUDE, "-p", TASK, *options],
         cwd=work,
         env={
             **os.environ,
@@ -128,9 +128,5 @@ def assert_the_session_file_holds_what_was_sent(folder: Path, last: Mapping[str,
     assert read == sent
 
 
-def test_under_wrap_claude_code_needs_no_setting(tmp_path: Path) -> None:
-    wrap = [sys.executable, "-c", SERVE, "wrap", "--store", "memory://", "--window", str(WINDOW), "--"]
-    with StrictMessages(Counting(), window=WINDOW) as upstream:
-        assert run(upstream.url, tmp_path, wrap) == "All is counted."
-        assert upstream.refusals == []
-        assert upstream.journal.to(MESSAGES)
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("claude-code")

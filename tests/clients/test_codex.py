@@ -1,4 +1,4 @@
-"""The Codex CLI through the proxy: forty rounds in a window of 32,000 tokens, run as README says.
+"""The Codex CLI through the proxy: forty rounds in a window of 32,000 tokens, run as its guide says.
 
 The model is scripted, and each of its calls is run by Codex in a folder of the test's own.
 """
@@ -6,7 +6,6 @@ The model is scripted, and each of its calls is run by Codex in a folder of the 
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import pytest
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import load
 from tests.clients import agents
+from tests.clients.guides import Guides
 from tests.http.test_responses import SUMMARY
 from tests.support.proxy import Proxy, running_proxy
-from tests.support.replicas import ROOT, SERVE
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 CODEX = agents.command("codex", "@openai/codex/bin/codex.js")
@@ -67,11 +66,11 @@ def run(proxy: Proxy, folder: Path, common: str = COMMON, **provider: object) ->
     named = {"name": "Condenser", "base_url": proxy.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
     members = [f"{key} = {json.dumps(value)}" for key, value in {**named, **provider}.items()]
     settings = 'model_provider = "condenser"\n' + common + "\n[model_providers.condenser]\n" + "\n".join(members)
-    return run_codex([], folder, settings)
+    return run_codex(folder, settings)
 
 
-def run_codex(before: Sequence[str], folder: Path, settings: str, **variables: str) -> str:
-    """The last words of Codex in a folder with these settings, started by the words `before` it."""
+def run_codex(folder: Path, settings: str) -> str:
+    """The last words of Codex in a folder with these settings."""
     home, work = folder / "home", folder / "work"
     (work / "src").mkdir(parents=True)
     home.mkdir()
@@ -83,8 +82,8 @@ def run_codex(before: Sequence[str], folder: Path, settings: str, **variables: s
     # The folder is the test's own, and the commands are those of the script above.
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", str(work), "-o", str(last)]
     done = subprocess.run(
-        [*before, *CODEX, "exec", *options, TASK],
-        env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k", **variables},
+        [*CODEX, "exec", *options, TASK],
+        env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -150,11 +149,7 @@ def test_a_codex_that_compacts_by_itself_stays_on_its_branch(name: str, tmp_path
         assert len(upstream.refusals) == (name == "OpenAI")
 
 
-def test_under_wrap_codex_needs_no_setting_and_goes_past_nobody(tmp_path: Path) -> None:
-    wrap = [sys.executable, "-c", SERVE, "wrap", "--store", "memory://", "--window", str(WINDOW), "--"]
-    with StrictResponses(Reviewer(), window=WINDOW) as upstream:
-        own = {"OPENAI_BASE_URL": f"{upstream.url}/v1", "CODEX_API_KEY": "k", "CONDENSER_CONFIG": ""}
-        assert run_codex(wrap, tmp_path, COMMON, PYTHONPATH=str(ROOT), **own) == "All is reviewed."
-        assert upstream.refusals == []
-        assert {each.method for each in upstream.journal.to(RESPONSES)} == {"POST"}
-        assert {each.header("authorization") for each in upstream.journal.to(RESPONSES)} == {"Bearer k"}
+def test_its_guide_runs_and_under_wrap_codex_goes_past_nobody(guide: Guides) -> None:
+    guide("codex", toml=".codex/config.toml")
+    asked = guide.upstream.journal.to(RESPONSES)
+    assert {(each.method, each.header("authorization")) for each in asked} == {("POST", "Bearer sk-tests")}

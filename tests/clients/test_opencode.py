@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.guides import Guides
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.replicas import ROOT, SERVE
 from tests.support.responses_upstream import RESPONSES, StrictResponses
@@ -42,3 +43,7 @@ def test_both_protocols_go_where_they_went_without_wrap(tmp_path: Path) -> None:
             assert (done.returncode, says in done.stdout, "condenser receipt" in done.stderr) == (0, True, True), done
         assert one.journal.to(MESSAGES)
         assert two.journal.to(RESPONSES)
+
+
+def test_its_guide_runs(guide: Guides) -> None:
+    guide("opencode", json="opencode.json")
