@@ -78,7 +78,7 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         assert len({reply.session for reply in replies}) == 1
         listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
         await_true(lambda: counted(listener) == 8, "all workers' requests in the metrics of one")
-        assert len(Figures.of(url).processes) == 2
+        assert len(Figures.of(listener).processes) == 2
         assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
         assert run(capsys, "sessions", "show", "one")[0] == 0  # at the address of administration, which the note has
         for path, here, there in (("/metrics", 404, 200), (CHAT, 200, 404), ("/healthz", 200, 200)):
@@ -90,8 +90,11 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
         assert other in workers(process)
         await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
-        assert counted(url) == 8  # by the dead one too
-        await_true(lambda: other in Figures.of(url).processes and dead not in Figures.of(url).processes, "live workers")
+        assert counted(listener) == 8  # by the dead one too
+        await_true(
+            lambda: other in Figures.of(listener).processes and dead not in Figures.of(listener).processes,
+            "live workers",
+        )
         with wire.opened(url, "POST", CHAT, STREAM, wire.JSON) as response:
             assert wire.until(response, sse(FIRST)) == sse(FIRST)
             process.terminate()
