@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -35,7 +36,7 @@ from proxy.log import LINE, RequestLine, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
-from proxy.services import open_services
+from proxy.services import OTLP, open_services
 from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
 from proxy.serving.layer import Serving, error_response, new_request_id
 from proxy.settings import Settings
@@ -143,8 +144,13 @@ class _App(FastAPI):
         is_bare = not origins and not self.user_middleware
         shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
         state, admin = self.state, settings.admin.address
-        rest = state.drain, state.new_request_id, self._note, admin[1] if admin is not None else None
+        begin = self._begin if OTLP in os.environ else None
+        rest = state.drain, state.new_request_id, self._note, begin, admin[1] if admin is not None else None
         return Serving(layers, shortcuts, Guard(settings), paths, *rest)
+
+    def _begin(self, scope: Scope, line: RequestLine) -> None:
+        if self.state.services.tracing is not None:
+            self.state.services.tracing.begin(scope, line)
 
     def _note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""

@@ -31,6 +31,8 @@ from proxy.settings import LogSettings
 from proxy.totals import MILLION
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from proxy.condensing.exchange import Exchange
 
 LINE = "condenser.line"  # the key of a request's line in its ASGI scope
@@ -59,6 +61,7 @@ class RequestLine:
     tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
     upstream: str = ""  # the name of the upstream that it goes to
     trace: bytes = b""  # its `traceparent`, as the upstream gets it
+    span: Span | None = None  # its OpenTelemetry span, if there are any
     is_relayed: bool = False  # whether the reply is the upstream's
     upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
     first_byte: float | None = None  # seconds until the first byte of the reply's body was sent
@@ -274,5 +277,7 @@ def configure_logging(settings: LogSettings) -> None:
     logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
     # No line shows these, and finding them takes longer than writing the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # Each try of each batch would be a line while the receiver of spans cannot be reached; the end of the tries is one.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     for name in (LOGGER, "proxy"):
         logging.getLogger(name).setLevel(level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
@@ -63,7 +64,9 @@ from strategies.core.messages import Reader
 
 if TYPE_CHECKING:
     from proxy.log import RequestLine
+    from proxy.tracing import Tracing
 
+_log = logging.getLogger(__name__)
 POOL_WAIT = (0.2, 1.0)
 """The least and the longest wait in seconds before a request is repeated that found the server's cache full."""
 
@@ -84,6 +87,7 @@ class Services:
         """The callers' keys; None where callers need none of the proxy's own."""
         self.tenants = Tenants(settings, key, self.keys)
         self.settings, self.clock = settings, clock
+        self.tracing = open_tracing() if OTLP in os.environ else None
         self.telemetry = Telemetry(self.tenants.is_name, settings.currency)
         self.upstream = Upstream(settings.upstream)
         self.store = store = timed(store, self.telemetry.record_store)
@@ -143,12 +147,16 @@ class Services:
 
     def _note_call(self, call: FinishedCall) -> None:
         self.telemetry.record_call(call, self.sums.note_call(call))
+        if self.tracing is not None:
+            self.tracing.record_call(call)
 
     def note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""
         amounts = line.amounts()
         self.telemetry.record(line, amounts)
         self.sums.note(amounts)
+        if self.tracing is not None:
+            self.tracing.end(line, self.telemetry.model_of(line))
 
     def _stated_window(self, scope: LessonScope) -> StatedWindow | None:
         server = self.discovered.get(scope.upstream)
@@ -223,6 +231,20 @@ class Services:
         return Exchanges(intake, decider, attempts, refusals, report)
 
 
+OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""The environment variable with the address to which spans and metrics go; without it there are none."""
+
+
+def open_tracing() -> Tracing | None:
+    """The spans; None and a warning if the extra is missing, because the address may be meant for other programs."""
+    try:
+        from proxy.tracing import Tracing  # noqa: PLC0415 - most installations have no use for it
+    except ImportError:
+        _log.warning("%s is set, but nothing is sent: pip install 'condenser-proxy[otel]'", OTLP)
+        return None
+    return Tracing()
+
+
 @asynccontextmanager
 async def open_services(
     settings: Settings,
@@ -246,6 +268,8 @@ async def open_services(
         # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
         await anyio.lowlevel.checkpoint()
         built = Services(settings, store, clock, summarizer)
+        if built.tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, built.tracing.close)
         stack.push_async_callback(built.upstream.close)
         stack.callback(built.counting.close)
         stack.push_async_callback(built.stored.close)

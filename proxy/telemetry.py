@@ -232,7 +232,7 @@ class Telemetry:
         if line.exchange is not None:
             self._note_arrival(line.exchange.decision)
             strategy = line.exchange.decision.policy.pipeline.text
-        model, tenant, strategy = self._bounded(self._model_of(line), tenant, strategy)
+        model, tenant, strategy = self._bounded(self.model_of(line), tenant, strategy)
         self._record_times(line, model, strategy)
         # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
         self._waiting.setdefault((line.protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
@@ -268,7 +268,7 @@ class Telemetry:
         else:
             self.metric(metric, model, tenant, *last).inc(amount)
 
-    def _model_of(self, line: RequestLine) -> str:
+    def model_of(self, line: RequestLine) -> str:
         """The label of the model that a request asks; one that was never answered has none of its own."""
         model = line.model or OTHER
         is_answered = line.status is not None and line.status < HTTPStatus.BAD_REQUEST

@@ -54,8 +54,8 @@ FLOORS = (
     "proxy/overflow.py", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes.py",
-    "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
+    "proxy/telemetry.py", "proxy/tracing.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/",
+    "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip
 
@@ -191,9 +191,10 @@ def test_importing_the_app_builds_nothing() -> None:
     found = in_a_fresh_process(
         "import gc, threading, proxy.app, fastapi\n"
         "apps = [each for each in gc.get_objects() if isinstance(each, fastapi.FastAPI)]\n"
-        "print(len(apps), threading.active_count(), hasattr(proxy.app, 'app'))"
+        "import sys\n"
+        "print(len(apps), threading.active_count(), hasattr(proxy.app, 'app'), 'opentelemetry.sdk' in sys.modules)"
     )
-    assert found.split() == ["0", "1", "False"]
+    assert found.split() == ["0", "1", "False", "False"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)

@@ -49,7 +49,8 @@ def new_request_id() -> str:
 class Serving:
     """Hands requests to `app`, and a POST to one of the plain paths in `shortcuts` directly to its app.
 
-    `new_id` makes an id for a request that came without one. `note` is called with the line of each request at its end.
+    `new_id` makes an id for a request that came without one. `note` is called with the line of each request at its end,
+    and `begin`, if there is one, at its beginning.
     """
 
     _app: ASGIApp
@@ -59,6 +60,7 @@ class Serving:
     _drain: Drain
     _new_id: Callable[[], str]
     _note: Callable[[RequestLine], None]
+    _begin: Callable[[Scope, RequestLine], None] | None
     _admin_port: int | None  # that of `admin.listen`
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,6 +73,8 @@ class Serving:
         request_id = headers[_GIVEN_ID].decode("ascii") if is_given else self._new_id()
         trace = headers.get(_TRACE, b"")
         line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"], trace=trace)
+        if self._begin is not None and line.protocol != "own":
+            self._begin(scope, line)
         CURRENT.set(served := ServedRequest(request_id))
         reply = _Reply(line, send)
         try:
