@@ -1,4 +1,4 @@
-"""nginx and Caddy in front of the proxy, by the configurations that deploy/front/ has; TLS is left out."""
+"""nginx, Caddy and Envoy in front of the proxy, and Envoy behind it, by what deploy/front/ has; TLS is left out."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from proxy.settings import load_settings
 from tests.deploy import repository
 from tests.support import wire
 from tests.support.ports import free_port
-from tests.support.proxy import proxy_before
+from tests.support.proxy import proxy_before, running_proxy
 from tests.support.recording import CHAT
 from tests.support.redis_server import await_true
-from tests.support.replies import DONE, sse, stream, text_chunks
+from tests.support.replies import DONE, error, sse, stream, text_chunks
 from tests.support.signals import BOUND, Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -50,6 +50,26 @@ def caddy(folder: Path, port: int, proxy: str) -> list[str]:
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 
 
+def envoy(folder: Path, port: int, proxy: str) -> list[str]:
+    return enveloped(folder, port, free_port(), proxy, proxy)
+
+
+def envoy_behind(folder: Path, port: int, upstream: str) -> list[str]:
+    return enveloped(folder, free_port(), port, "127.0.0.1:9", upstream)
+
+
+def enveloped(folder: Path, clients: int, models: int, proxy: str, upstream: str) -> list[str]:
+    """The command that runs both listeners at these ports, before the proxy and before an upstream without TLS."""
+    text = re.sub(r"\n      transport_socket:.*", "\n", (FRONT / "envoy.yaml").read_text(), flags=re.DOTALL)
+    for written, used in (("8484", proxy.split(":")[1]), ("443", upstream.split(":")[1])):
+        text = text.replace(f"port_value: {written} ", f"port_value: {used} ")
+    text = text.replace("port_value: 8000 ", f"port_value: {clients} ").replace(
+        "port_value: 9000 ", f"port_value: {models} "
+    )
+    (folder / "envoy.yaml").write_text(text.replace("address: api.openai.com", "address: 127.0.0.1"))
+    return ["envoy", "--concurrency", "1", "--use-dynamic-base-id", "-c", str(folder / "envoy.yaml")]
+
+
 @contextmanager
 def fronted(command: Callable[[Path, int, str], list[str]], folder: Path, proxy: str) -> Iterator[str]:
     port = free_port()
@@ -70,7 +90,7 @@ def accepts(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("command", [nginx, caddy])
+@pytest.mark.parametrize("command", [nginx, caddy, envoy])
 def test_each_event_of_a_stream_passes_when_it_comes(
     command: Callable[[Path, int, str], list[str]], tmp_path: Path
 ) -> None:
@@ -84,6 +104,21 @@ def test_each_event_of_a_stream_passes_when_it_comes(
             assert wire.until(response, sse(FIRST)) == sse(FIRST)
             gate.set()
             assert response.read() == b"".join(map(sse, REST)) + DONE
+
+
+def test_behind_the_proxy_envoy_asks_again_and_passes_each_event_when_it_comes(tmp_path: Path) -> None:
+    gate = Signal("the rest of the stream")
+    with (
+        ScriptedUpstream() as upstream,
+        fronted(envoy_behind, tmp_path, upstream.url) as url,
+        running_proxy(url, strategy="off") as proxy,
+    ):
+        upstream.reply(error(503), stream(FIRST, gate, *REST))
+        with wire.opened(proxy.url, "POST", CHAT, LONG, wire.JSON) as response:
+            assert wire.until(response, sse(FIRST)) == sse(FIRST)
+            gate.set()
+            assert response.read() == b"".join(map(sse, REST)) + DONE
+        assert [each.header("host") for each in upstream.journal] == ["api.openai.com"] * 2
 
 
 def test_both_pass_bytes_on_as_they_come_and_speak_http_1_1() -> None:
@@ -101,3 +136,6 @@ def test_what_they_bound_is_what_the_proxy_bounds() -> None:
         text = (FRONT / name).read_text()
         assert re.findall(r"\S*max\S*size (\S+)", text) == [size]
         assert {float(each) for each in re.findall(r"timeout (\d+)s", text)} == {seconds}
+    text = (FRONT / "envoy.yaml").read_text()
+    assert re.findall(r"limit_bytes: (\d+)", text) == [str(settings.limits.body)]
+    assert {float(each) for each in re.findall(r"idle_timeout: (\d+)s", text)} == {seconds}
