@@ -170,7 +170,8 @@ async def _check_store(settings: Settings, built: Services, report: Report) -> N
         problem = str(error).replace(f"{url} ", "")  # the line already has the address
     except TimeoutError:
         problem = f"store-timeout: no answer within {settings.store.timeout:g} s"
-    report.add("store", f"{url}: {problem or 'ok'}", ok=not problem)
+    fine = "ok, encrypted" if settings.store.encryption_key else "ok"
+    report.add("store", f"{url}: {problem or fine}", ok=not problem)
 
 
 async def _check_upstream(built: Services, upstream: Destination, report: Report) -> None:

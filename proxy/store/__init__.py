@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.quoting import redacted
-from proxy.store.base import CHECK, Quotas, Store, StoreError
+from proxy.store.base import CHECK, KeptBytes, Quotas, Store, StoreError
 
 _SQLITE = "sqlite:///"
 TENANT_ON_ONE_MACHINE = 4 * 1024**3  # bytes of one tenant where sessions share a disk with everything else
@@ -73,7 +73,7 @@ async def try_store(store: Store, keys: Sequence[bytes]) -> None:
         raise StoreError("store-key", "the store is encrypted: set store.encryption_key")
 
 
-async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas) -> Store:
+async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas) -> KeptBytes:
     scheme, _, place = url.partition("://")
     kind = scheme.lower()
     if kind in ("sqlite", "memory"):

@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 
 class StoreError(Exception):
@@ -78,6 +78,9 @@ class Snapshot(NamedTuple):
     revision: int
     records: Mapping[str, bytes] = MappingProxyType({})
     marks: frozenset[str] = frozenset()
+
+
+Part = Literal["meta", "records", "blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,16 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Ends all operations, and closes all connections."""
+
+
+class KeptBytes(Store, Protocol):
+    """A store that keeps the bytes as they are given, so that they can be compared."""
+
+    async def swap(self, key: StoreKey, part: Part, name: str, before: bytes, after: bytes) -> bool:
+        """Puts other bytes in the place of a meta, a record or a block that is `before`; returns whether it still was.
+
+        They mean the same and have as many bytes, so nothing else of the entry changes. The name of a meta is "".
+        """
 
 
 JOURNAL = 2_000  # maximum number of items in a journal

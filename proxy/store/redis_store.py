@@ -40,7 +40,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import JOURNAL, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, FindResult, Part, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.redis import Breaker, Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
@@ -82,6 +82,11 @@ class RedisStore:
 
     async def mark(self, key: StoreKey, name: str) -> None:
         await self._call(self._ask_one(_script("stand", _keys(key)[:3], name)))
+
+    async def swap(self, key: StoreKey, part: Part, name: str, before: bytes, after: bytes) -> bool:
+        meta, records, _, blocks, _ = _keys(key)
+        place = {"meta": meta, "records": records, "blocks": blocks}[part]
+        return bool(await self._call(self._ask_one(_script("swap", [place], name or "body", before, after))))
 
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         name = _keys(key)[3]
@@ -266,7 +271,8 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_NAMES = ("load", "save", "put_record", "stand", "journal", "delete", "claim", "add", "spend", "usage", "newest")
+_OF_ENTRIES = ("load", "save", "put_record", "stand", "swap", "journal", "delete", "usage", "newest")
+_NAMES = (*_OF_ENTRIES, "claim", "add", "spend")
 _SCRIPTS = {name: _read(name) for name in _NAMES}
 
 

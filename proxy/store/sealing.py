@@ -12,6 +12,8 @@ operation fails with `store-key`, and nothing is written.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,18 +22,21 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.store.access import SEALED, UNREADABLE, VERSION
-from proxy.store.base import CHECK, FindResult, Snapshot, Store, StoreError, StoreKey, Write
+from proxy.store.base import CHECK, FindResult, KeptBytes, Part, Snapshot, Store, StoreError, StoreKey, Write
 
 NONCE = 12  # bytes
 _HEAD = bytes((VERSION, SEALED))
 _CHECK_LIFE = 100 * 365 * 24 * 3600  # seconds
+_PAUSE = 0.005  # seconds between two sessions that change keys, for requests to come first
 _LOOKED_AT = 100  # entries that tell whether a store without a check has values in plain
+
+_log = logging.getLogger(__name__)
 
 
 class SealedStore:
     """`Store` over `store`, with keys of 32 bytes; the first one writes."""
 
-    def __init__(self, store: Store, keys: Sequence[bytes]) -> None:
+    def __init__(self, store: KeptBytes, keys: Sequence[bytes]) -> None:
         self._store = store
         self._keys = [AESGCM(key) for key in keys]
         self._fits = False
@@ -42,14 +47,14 @@ class SealedStore:
 
     async def save(self, key: StoreKey, write: Write) -> bool:
         store = await self._checked()
-        blocks = {name: self._seal(block, "block", *key, name) for name, block in write.blocks.items()}
+        blocks = {name: self._seal(block, "blocks", *key, name) for name, block in write.blocks.items()}
         journal = self._seal(write.journal, "journal", *key) if write.journal else b""
-        sealed = replace(write, meta=self._seal(write.meta, "meta", *key), blocks=blocks, journal=journal)
+        sealed = replace(write, meta=self._seal(write.meta, "meta", *key, ""), blocks=blocks, journal=journal)
         return await store.save(key, sealed)
 
     async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         store = await self._checked()
-        place = ("record", *key, name)
+        place = ("records", *key, name)
         return self._open(await store.put_record(key, name, self._seal(record, *place), ttl), *place)
 
     async def mark(self, key: StoreKey, name: str) -> None:
@@ -57,7 +62,7 @@ class SealedStore:
 
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         found = await (await self._checked()).blocks(key, names)
-        return {name: self._open(block, "block", *key, name) for name, block in found.items()}
+        return {name: self._open(block, "blocks", *key, name) for name, block in found.items()}
 
     async def journal(self, key: StoreKey) -> list[tuple[int, bytes]]:
         items = await (await self._checked()).journal(key)
@@ -106,8 +111,8 @@ class SealedStore:
     def _opened_entry(self, key: StoreKey, found: Snapshot | None) -> Snapshot | None:
         if found is None:
             return None
-        records = {name: self._open(each, "record", *key, name) for name, each in found.records.items()}
-        return found._replace(meta=self._open(found.meta, "meta", *key), records=records)
+        records = {name: self._open(each, "records", *key, name) for name, each in found.records.items()}
+        return found._replace(meta=self._open(found.meta, "meta", *key, ""), records=records)
 
     def _seal(self, value: bytes, *place: str) -> bytes:
         nonce = os.urandom(NONCE)
@@ -127,8 +132,39 @@ class SealedStore:
             self._fits = True
         return self._store
 
+    async def reseal(self) -> None:
+        """Puts all sessions under the first key, and says when the others are needed no longer.
+
+        Records and blocks are never written again, so without this a session would need the key of its beginning.
+        """
+        changed = lost = 0
+        try:
+            for key in await self.keys():
+                for part, name, sealed in await self._values(key):
+                    place = (part, *key, name)
+                    if _opened(self._keys[0], sealed, place) is None:
+                        opened = self._open(sealed, *place)
+                        if opened == UNREADABLE:
+                            lost += 1
+                        elif await self._store.swap(key, part, name, sealed, self._seal(opened, *place)):
+                            changed += 1
+                await asyncio.sleep(_PAUSE)
+        except StoreError as error:
+            _log.warning("not all of the store is under the new key yet; the next start goes on with it: %s", error)
+            return
+        _log.warning("the store is under the new key; values that changed keys: %d, not readable: %d", changed, lost)
+
+    async def _values(self, key: StoreKey) -> list[tuple[Part, str, bytes]]:
+        """All values of an entry but those of its journal, as they are stored."""
+        found = await self._store.load(key)
+        values: list[tuple[Part, str, bytes]] = []
+        if found is not None:
+            values = [("meta", "", found.meta), *(("records", *each) for each in found.records.items())]
+            values += [("blocks", *each) for each in (await self._store.blocks(key)).items()]
+        return values
+
     async def _check(self) -> None:
-        check = ("meta", *CHECK)
+        check = ("meta", *CHECK, "")
         found = await self._store.load(CHECK)
         if found is None:
             await self._refuse_plain()
@@ -148,7 +184,7 @@ class SealedStore:
                     "store-key",
                     "the store has sessions that are not encrypted: name an empty one in store.url, or delete them",
                 )
-            if found is not None and self._open(found.meta, "meta", *key) == UNREADABLE:
+            if found is not None and self._open(found.meta, "meta", *key, "") == UNREADABLE:
                 raise StoreError("store-key", "the store is encrypted under another key than store.encryption_key")
 
 

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from proxy.runtime.lru import Lru
-from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Part, Quotas, Snapshot, StoreError, StoreKey, Write
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -226,6 +226,14 @@ class SqliteStore:
             row = self._live_row(now, key)[0]
             if row is not None:
                 self._rows("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", row, name)
+
+    @_job
+    def swap(self, now: float, key: StoreKey, part: Part, name: str, before: bytes, after: bytes) -> bool:
+        with _transaction(self._connection, "IMMEDIATE"):
+            row = self._live_row(now, key)[0]
+            changed = self._connection.execute(_SWAPS[part], (after, before, row, name)).rowcount
+        self._is_log_stale |= changed > 0
+        return changed > 0
 
     @_job
     def blocks(self, now: float, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -449,6 +457,13 @@ class SqliteStore:
         select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
         size: int = self._rows(select, key.tenant, now, key.name)[0][0]
         return size
+
+
+_SWAPS: Mapping[Part, str] = {
+    "meta": "UPDATE sessions SET meta = ? WHERE meta = ? AND id = ? AND ? = ''",
+    "records": "UPDATE records SET record = ? WHERE record = ? AND session_id = ? AND name = ?",
+    "blocks": "UPDATE blocks SET block = ? WHERE block = ? AND session_id = ? AND digest = ?",
+}
 
 
 def _reason(error: Exception) -> str:

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from proxy.quoting import redacted
 from proxy.reasons import REASONS
-from proxy.store.base import Quotas, Store, StoreError, StoreKey
+from proxy.store.base import KeptBytes, Quotas, Store, StoreError, StoreKey
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.saving import TTL, write
@@ -33,6 +33,7 @@ EVERY_CALL: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "save": lambda store: store.save(KEY, write(index=["d"], journal=b"item")),
     "put_record": lambda store: store.put_record(KEY, "r", b"record", TTL),
     "stand": lambda store: store.mark(KEY, "r"),
+    "swap": lambda store: cast(KeptBytes, store).swap(KEY, "records", "r", b"record", b"drocer"),
     "blocks": lambda store: store.blocks(KEY),
     "journal": lambda store: store.journal(KEY),
     "add": lambda store: store.add("hour", {"requests": 1}, TTL),

@@ -3,11 +3,11 @@
 import asyncio
 import random
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Snapshot, StoreError, StoreKey
+from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, KeptBytes, Part, Snapshot, StoreError, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.on_redis import EVERY_CALL, failure
 from tests.proxy.store.saving import ALL_BYTES, TTL, cancelled_after, write, yields
@@ -42,6 +42,23 @@ async def test_sums_grow_by_what_each_writer_adds(stage: Stage) -> None:
     await stage.store.add(first, {"errors": 2}, TTL)
     assert await stage.store.sums([second, first]) == [{}, {"requests": 5, "tokens": 100, "errors": 2}]
     assert await stage.store.sums([]) == []
+
+
+async def test_bytes_are_swapped_only_for_those_that_are_stored(stage: Stage) -> None:
+    store, key = cast(KeptBytes, stage.store), stage.key()
+    await store.save(key, write(b"meta", blocks={"d": b"block"}))
+    await store.put_record(key, "r", b"record", TTL)
+    swaps: list[tuple[Part, str, bytes]] = [
+        ("meta", "", b"meta"),
+        ("records", "r", b"record"),
+        ("blocks", "d", b"block"),
+    ]
+    for part, name, before in swaps:
+        assert not await store.swap(key, part, name, b"other", b"wrong")
+        assert not await store.swap(stage.key("other"), part, name, before, b"wrong")
+        assert await store.swap(key, part, name, before, before[::-1])
+    assert await store.load(key) == Snapshot(b"atem", 1, {"r": b"drocer"})
+    assert await store.blocks(key) == {"d": b"kcolb"}
 
 
 async def test_a_budget_is_spent_by_all_and_fills_up_with_time(stage: Stage) -> None:
