@@ -21,6 +21,7 @@ VALUES = {
     "memory-scope": "team",
     "economy": "auto",
     "strict": "true",
+    "upstream": "other",
     "force": "true",
     "no-store": "true",
     "dry-run": "true",
