@@ -68,7 +68,8 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "reasons_total": (Counter, "Requests by the reason that was given.", ("reason",)),
     "condensations_total": (Counter, "New condensations by trigger.", ("trigger",)),
     "replies_total": (Counter, "Replies by status, ours and the upstream's.", ("by", "protocol", "upstream", "status")),
-    "errors_total": (Counter, "Replies that are errors of our own, by their code.", ("error",)),
+    "errors_total": (Counter, "Replies that are, or end with, errors of our own, by their code.", ("error",)),
+    "broken_total": (Counter, "Replies that did not reach their end.", ("upstream",)),
     "request_seconds": (_SLOW, "Time from the head of a request to the end of its reply.", ("upstream", "model")),
     "first_byte_seconds": (_SLOW, "Time to the first byte of a reply's body.", ("upstream", "model")),
     "overhead_seconds": (_FAST, "Time added before a request was forwarded.", ("strategy",)),
@@ -226,6 +227,8 @@ class Telemetry:
         self.metric("replies_total", by, line.protocol, line.upstream, status).inc()
         if line.error:
             self.metric("errors_total", line.error).inc()
+        if not line.is_complete and line.status is not None:
+            self.metric("broken_total", line.upstream).inc()
         if not amounts.get("requests"):
             return
         tenant, strategy = line.tenant if self._is_name(line.tenant) else OTHER, "none"

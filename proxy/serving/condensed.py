@@ -160,6 +160,9 @@ class _OneRequest:
             await reply.pass_on(keep_alive.send if keep_alive else send)
         finally:
             self.line.is_complete |= reply.has_sent_all
+            if reply.error is not None:
+                self.line.error = reply.error.code or reply.error.type
+                self.line.is_relayed = self.line.status == reply.reply.status  # else the error was sent in its place
             if keep_alive:
                 await keep_alive.stop()
 

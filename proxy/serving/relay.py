@@ -132,6 +132,7 @@ class Relay:
     must_settle: bool = False  # whether a `ProxyError` that `settle` raises replaces what has not been sent yet
     has_sent_all: bool = False
     """Whether the last event of a stream has been sent; some clients leave then, before the stream ends."""
+    error: ProxyError | None = None  # what ended the reply before its end
     _storing: asyncio.Future[None] | None = None
     _unsettled: ProxyError | None = None
     _newest: bytes = b""  # the newest bytes that were sent
@@ -165,6 +166,7 @@ class Relay:
         try:
             await self._pass_all(passing, held, in_events=in_events)
         except ProxyError as error:
+            self.error = error
             if error is not self._unsettled:
                 # Not its message: that may quote the upstream, which may quote the request.
                 _log.warning("an upstream broke off in the middle of its reply: %s", error.code)

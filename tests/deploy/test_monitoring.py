@@ -52,7 +52,7 @@ def settled(stage: Stage, prometheus: Prometheus) -> None:
 
 
 def newest_scrape(prometheus: Prometheus) -> float:
-    return max((float(each["value"][1]) for each in prometheus.query("timestamp(up)")), default=0.0)
+    return max((float(each["value"][1]) for each in prometheus.query("timestamp(up == 1)")), default=0.0)
 
 
 def go_well(stage: Stage, turn: int) -> None:
@@ -75,6 +75,7 @@ def go_wrong(stage: Stage, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.post(body_of(chat(13)), controls(session=f"slow-{turn}"))
     stage.ask(chat(6), controls(session=f"unjudged-{turn}", strategy="dynacontext"))
     stage.post(body_of([{"role": "user", "content": "word " * 6_000}]))
+    stage.proxy.quiet()  # a verdict that is still stored would be a write that works
     with monkeypatch.context() as out:
         out.setattr(SqliteStore, "save", fail)
         stage.ask(chat(4), controls(session=f"unwritten-{turn}"))
@@ -99,13 +100,9 @@ def test_every_panel_shows_something_and_each_alert_tells_the_bad_days_from_the_
         for turn in range(TIMES):
             go_well(stage, turn)
             settled(stage, prometheus)
-        empty = {
-            f"{title}: {expression}"
-            for title, expressions in PANELS.items()
-            for expression in map(concrete, expressions)
-            if not prometheus.query(expression)
-        }
-        assert empty == set()
+        for title, expressions in PANELS.items():
+            for expression in map(concrete, expressions):
+                await_true(lambda asked=expression: bool(prometheus.query(asked)), f"{title}: {expression}", BOUND, 0.1)  # type: ignore[misc]
         await_true(lambda: set(prometheus.alerts().values()) == {"inactive"}, "all is well", 2 * BOUND, 0.1)
         assert set(prometheus.alerts()) == ALERTS
         for turn in range(TIMES):

@@ -1,7 +1,10 @@
 """The metrics: each request is counted once, when it has ended, as the log and the dashboard count it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from http.client import IncompleteRead
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.log import RequestLine
@@ -10,7 +13,7 @@ from proxy.telemetry import MAX_KINDS, MAX_MODELS, OTHER, Telemetry
 from tests.support import wire
 from tests.support.admin_api import TOKEN, admin
 from tests.support.ports import free_port
-from tests.support.replies import error
+from tests.support.replies import error, json_reply, stream, text_chunks
 from tests.support.scraping import Figures
 from tests.support.stage import Stage, body_of, chat, controls, is_vote, proxy_with_upstream, summary, vote
 
@@ -72,6 +75,19 @@ def test_every_reply_is_counted_by_its_status_and_by_who_made_it() -> None:
     assert unreachable.sum("replies_total", by="condenser", status="502", **said) == 1
     assert unreachable.sum("errors_total", error="upstream_unreachable") == 1
     assert unreachable.sum("usage_tokens_total") == unreachable.sum("cost_total") == 0
+
+
+def test_a_reply_that_the_upstream_breaks_off_is_an_error_though_its_status_was_sent() -> None:
+    with proxy_with_upstream() as stage:
+        whole, part = stream(*text_chunks("one two three")), json_reply({"choices": []})
+        stage.upstream.reply(replace(whole, steps=whole.steps[:1], cut=True), replace(part, steps=(b"{",), cut=True))
+        assert b"upstream_" in stage.post(body_of(chat(1), stream=True)).body
+        with pytest.raises(IncompleteRead):
+            stage.post(body_of(chat(1)))
+        figures = figures_of(stage)
+    assert figures.sum("replies_total", by="upstream", status="200", upstream="upstream") == 2
+    assert figures.sum("errors_total") == 2
+    assert figures.sum("broken_total", upstream="upstream") == 1  # the stream ended with an error event
 
 
 def test_votes_are_counted_by_what_they_say() -> None:
