@@ -147,7 +147,8 @@ async def own(request: Request) -> Response:
     place = services.admission.place(owner.tenant)
     try:
         await place.take()
-        for upstream in services.destinations:
+        # Those first that see the caller's credential: a login's tenant is the one that it has there.
+        for upstream in sorted(services.destinations, key=lambda each: not each.judges_callers):
             trust = services.callers.trust_in(owner, upstream)
             await trust.look_up(services.stored.patience())
             if trust.may_see_stored:

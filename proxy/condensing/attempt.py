@@ -177,7 +177,11 @@ def session_after(
         strategy=context.policy.pipeline.text,
         window=context.policy.window.tokens,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else session.economy,
-        rewriting=session.rewriting.after_one_more(now) if Step.ORIGINAL in attempt.tried else session.rewriting,
+        rewriting=(
+            session.rewriting.after_one_more(context.request.upstream.base_url, now)
+            if Step.ORIGINAL in attempt.tried
+            else session.rewriting
+        ),
         size_refused=size_after(
             session.size_refused, context.size_refused, ends=not reply.is_late_refusal and ends_size(decision)
         ),

@@ -133,7 +133,8 @@ class Intake:
     def _spared(self, context: RequestContext) -> RequestContext:
         """The context for sending the request as it came, if its session is spared rewriting and it fits."""
         session = context.recognised.session
-        is_spared = session is not None and session.rewriting.spares(self.knowledge.clock())
+        upstream, now = context.request.upstream.base_url, self.knowledge.clock()
+        is_spared = session is not None and session.rewriting.spares(upstream, now)
         return context.spared() if is_spared and context.policy.rewrites and context.fits_whole else context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:

@@ -123,13 +123,15 @@ class Knowledge:
         size = min(size, known.tokens) if known is not None else size
         text = "a prompt of %d tokens was refused for %s; session %s is kept to at most %d for an hour"
         _log.warning(text, decision.expected_tokens, request.lesson_scope.named, decision.session, size)
-        return SizeRefused(request.model, size, self.clock() + REFUSED_FOR)
+        return SizeRefused(request.model, size, self.clock() + REFUSED_FOR, request.upstream.base_url)
 
     def size_refused(self, request: ClientRequest, recognised: Recognised) -> SizeRefused | None:
         """The size refused that bounds a session now."""
         session = recognised.session
         size = session.size_refused if session else self.learned.sizes.get((request.lesson_scope, recognised.shown_id))
-        return size if size is not None and size.model == request.model and size.until > self.clock() else None
+        if size is None or (size.model, size.upstream) != (request.model, request.upstream.base_url):
+            return None
+        return size if size.until > self.clock() else None
 
     def keep_size(self, context: RequestContext, size: SizeRefused | None) -> None:
         """Keeps the size refused of a session that is not stored, in this process."""

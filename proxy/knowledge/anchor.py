@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from proxy.knowledge.figures import OWN, Figures, Lesson, pictures_in
 from proxy.knowledge.profiles import LessonScope
@@ -83,6 +84,11 @@ class CountedPrompt:
     def own(self) -> int:
         return self.transcript.tokens + self.overhead
 
+    @property
+    def place(self) -> int:
+        """A short name of the upstream and the model, whose counts say nothing of another's."""
+        return crc32(f"{self.scope.upstream} {self.scope.model}".encode("utf-8", "surrogatepass"))
+
     @cached_property
     def pictures(self) -> Pictures:
         return self.pictures_of(self.transcript.chain)
@@ -110,12 +116,13 @@ class Anchor(NamedTuple):
     outside: int
     pictures: Pictures
     slope: Slope
+    place: int = 0  # `CountedPrompt.place`: who has counted; 0 if that is not known
 
 
 def from_row(value: Sequence[Any]) -> Anchor:
     """The anchor that was written as a JSON array; raises `ValueError` or `TypeError`."""
-    *known, pictures, slope = value
-    return Anchor._make([*known, Pictures(*pictures), Slope(*slope)])
+    *known, pictures, slope, place = value if isinstance(value[-1], int) else (*value, 0)
+    return Anchor._make([*known, Pictures(*pictures), Slope(*slope), place])
 
 
 def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:

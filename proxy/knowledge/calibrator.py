@@ -98,6 +98,8 @@ class Calibrator:
     def calibrate(self, prompt: CountedPrompt, stored: Anchor | None, window: int | None) -> Calibration:
         """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
         scope = prompt.scope
+        if stored is not None and stored.place != prompt.place:
+            stored = None
         anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
         figures = self._known(scope, prompt.figures_for).figures
         # The estimate for a view that condensing has changed is no worse than that for a first request.
@@ -125,7 +127,7 @@ class Calibrator:
         if prompt.is_exact:
             error = abs(calibration.expected(view, applied) - counted) / counted
             self._teach(prompt, whole, lesson, slope, error)
-        made_by = prompt.counter, prompt.frame, prompt.outside, whole.pictures, slope
+        made_by = prompt.counter, prompt.frame, prompt.outside, whole.pictures, slope, prompt.place
         anchor = Anchor(digests[-1].hex(), len(digests), applied, counted, own, *made_by)
         self._anchors.put((prompt.scope, digests[-1]), anchor)
         return anchor

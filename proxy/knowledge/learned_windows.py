@@ -41,6 +41,7 @@ class SizeRefused(NamedTuple):
     model: str
     tokens: int  # as we expected the upstream to count it
     until: float  # when it is forgotten, in seconds since the epoch
+    upstream: str = ""  # the address of the upstream that refused it
 
 
 class LearnedWindow(NamedTuple):

@@ -226,18 +226,23 @@ class PicturesOut(NamedTuple):
 
 
 class RefusedRewriting(NamedTuple):
-    """How often the upstream accepted a request only as the client wrote it, for no reason that it gave."""
+    """How often an upstream accepted a request only as the client wrote it, for no reason that it gave."""
 
     proofs: int = 0
     until: float = 0.0
     """Until when they count, in seconds since the epoch."""
+    upstream: str = ""
 
-    def after_one_more(self, now: float) -> RefusedRewriting:
-        return RefusedRewriting((self.proofs if self.until > now else 0) + 1, now + SPARED_FOR)
+    def after_one_more(self, upstream: str, now: float) -> RefusedRewriting:
+        counts = self.upstream == upstream and self.until > now
+        return RefusedRewriting((self.proofs if counts else 0) + 1, now + SPARED_FOR, upstream)
 
-    def spares(self, now: float) -> bool:
-        """Whether the session's requests are sent as they come, as long as they fit. One error proves nothing."""
-        return self.proofs >= PROOFS and self.until > now
+    def spares(self, upstream: str, now: float) -> bool:
+        """Whether the session's requests to an upstream are sent as they come, as long as they fit.
+
+        One error proves nothing.
+        """
+        return self.proofs >= PROOFS and self.upstream == upstream and self.until > now
 
 
 class Pin(NamedTuple):

@@ -16,6 +16,7 @@ from proxy.settings.tables import PROTOCOLS
 from proxy.upstream.choice import DEFAULTS, Destination, destination_of, destinations, taking_credentials
 from tests.http.test_messages import HEADERS, Agent, reader
 from tests.http.test_native import head_of, lists, until_condensed
+from tests.http.test_overflow import numberless
 from tests.http.test_trust import Doorman
 from tests.support import replies, wire
 from tests.support.logins import login
@@ -23,8 +24,8 @@ from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.signals import Signal
-from tests.support.stage import WINDOW, Stage, body_of, chat, controls, is_own
-from tests.support.upstream import ScriptedUpstream
+from tests.support.stage import WINDOW, Stage, body_of, chat, controls, count, is_own
+from tests.support.upstream import Counting, ScriptedUpstream
 
 VERSION = ("anthropic-version", "2023-06-01")
 KEY = ("authorization", "Bearer sk-caller")
@@ -224,6 +225,53 @@ def test_a_session_goes_on_at_another_upstream_without_what_only_the_first_can_r
             assert views[0] == views[1]
             agent.turn()
             assert one.refusals == other.refusals == []
+
+
+def test_a_size_that_one_upstream_refuses_bounds_no_view_of_another() -> None:
+    with ScriptedUpstream() as narrow, ScriptedUpstream() as wide:
+        entries = [{"name": "narrow", "base_url": narrow.url}, {"name": "wide", "base_url": wide.url}]
+        narrow.answer(lambda each: numberless(used) if (used := count(each.json())) > 5_000 else None)
+        with running_proxy("", upstream={"base_url": None}, upstreams=entries, strategy="recent") as proxy:
+            stage = Stage(proxy, narrow)
+            assert stage.ask(chat(20), controls(session="s")).status == 200
+            assert len(narrow.journal) == 2
+            there = [*controls(session="s"), ("X-Condenser-Upstream", "wide")]
+            assert stage.ask(chat(30), there).status == 200
+            assert count(wide.journal.only().json()) > 5_000
+            assert stage.ask(chat(31), controls(session="s")).status == 200
+            assert len(narrow.journal) == 3
+
+
+def test_what_one_upstream_counts_is_no_count_of_another() -> None:
+    def doubled(body: Mapping[str, Any]) -> int:
+        return 2 * count(body)
+
+    with ScriptedUpstream(counting=Counting(count)) as one, ScriptedUpstream(counting=Counting(doubled)) as other:
+        entries = [{"name": "one", "base_url": one.url}, {"name": "other", "base_url": other.url}]
+        settings: dict[str, Any] = {"upstreams": entries, "strategy": "recent", "window": 100_000}
+        with running_proxy("", upstream={"base_url": None}, **settings) as proxy:
+            stage = Stage(proxy, one)
+            left = []
+            for name, rounds in (("other", 8), ("one", 9)):
+                named = [*controls(session="s"), ("X-Condenser-Upstream", name)]
+                left.append(int(stage.ask(chat(rounds), named).header("x-condenser-headroom") or 0))
+                proxy.quiet()
+            assert 0 < left[0] - left[1] < 500
+
+
+def test_a_login_finds_its_sessions_at_the_upstream_that_sees_it() -> None:
+    with ScriptedUpstream() as keyed, ScriptedUpstream() as callers:
+        entries = [
+            {"name": "keyed", "base_url": keyed.url, "api_key": "sk-k", "models": ["k-*"]},
+            {"name": "callers", "base_url": callers.url},
+        ]
+        with running_proxy("", upstream={"base_url": None}, upstreams=entries, strategy="mask", window=WINDOW) as proxy:
+            stage = Stage(proxy, callers, key=login("ann"))
+            assert stage.ask(chat(12), controls(session="s", force="true")).action == "condensed"
+            proxy.quiet()
+            headers = [("Authorization", f"Bearer {stage.key}")]
+            found = wire.post_json(proxy.url, "/_condenser/own/search", {"query": "garden", "session": "s"}, headers)
+            assert found.status == 200
 
 
 def test_each_upstream_has_a_state_and_a_bound_of_its_own() -> None:

@@ -15,6 +15,7 @@ from proxy.sessions.session import (
     MAX_PATCH_CHARS,
     MAX_PATCHES,
     Branch,
+    RefusedRewriting,
     Session,
     branch_name,
     size_after,
@@ -255,3 +256,8 @@ ROUND: list[Body] = [user("go"), assistant(None, call("a"), call("b")), tool("a"
 def test_a_patch_parts_no_round_and_waits_for_what_follows(at: int, stands: bool) -> None:
     transcript = transcript_of(ROUND)
     assert bool(standing_patches((patch_at(transcript, at),), transcript)) is stands
+
+
+def test_what_one_upstream_accepted_only_unchanged_spares_nothing_at_another() -> None:
+    twice = RefusedRewriting().after_one_more("a", 0.0).after_one_more("a", 1.0)
+    assert (twice.spares("a", 2.0), twice.spares("b", 2.0), twice.after_one_more("b", 2.0).proofs) == (True, False, 1)
