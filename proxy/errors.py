@@ -114,8 +114,15 @@ class InvalidKey(ProxyError):
     headers = (("WWW-Authenticate", "Bearer"),)
 
 
+class TooManyAttempts(ProxyError):
+    """Many send wrong tokens or keys to the administration at this moment."""
+
+    status, type, code = 429, _INVALID, "too_many_attempts"
+    headers = (("Retry-After", "1"),)
+
+
 class NotPermitted(ProxyError):
-    """The key of the request is not for this model, or not for this strategy."""
+    """The key of the request is not for this model, this strategy, or the administration."""
 
     status, type, code = 403, _INVALID, "model_not_allowed"
 

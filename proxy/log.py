@@ -42,7 +42,9 @@ _QUIET = frozenset(("/livez", "/readyz", "/health", "/healthz", "/metrics"))
 _TRACE = re.compile(rb"[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-[0-9a-f]{16}-")
 _OWN = _QUIET | {"/"}
 _REFUSED = "refused"  # the action of a request that the proxy itself refused
+_READING = ("GET", "HEAD")
 _log = logging.getLogger(LOGGER)
+_audit = logging.getLogger(f"{LOGGER}.audit")  # what operators change, and who is refused; written at any `log.level`
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,8 @@ class RequestLine:
     outcome: tuple[str, str] = ("", "")  # action and reason of a request without an exchange
     error: str | None = None  # the code of one of the proxy's own errors
     tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
+    operator: str = ""  # who administers: `token`, the name of a key, or `unknown`; "" for all other requests
+    deed: str = ""  # what the form of a page asks for
     upstream: str = ""  # the name of the upstream that it goes to
     trace: bytes = b""  # its `traceparent`, as the upstream gets it
     span: Span | None = None  # its OpenTelemetry span, if there are any
@@ -72,11 +76,14 @@ class RequestLine:
         """Writes the line of a request that has ended; its text is made only if its level is logged."""
         self.seconds = perf_counter() - self._started
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
+        log = _log
         if self.path in _QUIET:
             level = logging.DEBUG
-        if _log.isEnabledFor(level):
+        if self.operator and (self.method not in _READING or (self.status or 0) >= HTTPStatus.BAD_REQUEST):
+            log, level = _audit, max(level, logging.INFO)
+        if log.isEnabledFor(level):
             # `log` would search the stack for the caller, which is always this function.
-            _log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
+            log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
         if self.exchange is not None:
@@ -95,6 +102,8 @@ class RequestLine:
             f"upstream {upstream:.0f} ms" if upstream else "",
             f"{self.seconds * 1000:.0f} ms in all",
             f"tenant {self.tenant}" if self.tenant else "",
+            f"by {self.operator}" if self.operator else "",
+            self.deed,
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
@@ -153,6 +162,8 @@ class RequestLine:
             "status": self.status,
             "complete": self.is_complete,
             "tenant": self.tenant or None,
+            "operator": self.operator or None,
+            "deed": self.deed or None,
             "trace_id": self.trace_id,
             "upstream": self.upstream or None,
             "model": None if self.model is None else printable(self.model, _LONGEST_MODEL),
@@ -281,3 +292,4 @@ def configure_logging(settings: LogSettings) -> None:
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     for name in (LOGGER, "proxy"):
         logging.getLogger(name).setLevel(level)
+    _audit.setLevel(min(level, logging.INFO))

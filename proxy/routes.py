@@ -19,12 +19,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, error_body
+from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
 from proxy.http.headers import first
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
+from proxy.log import LINE
 from proxy.package import VERSION
 from proxy.quoting import label, redacted
+from proxy.request.operators import UNKNOWN, Operator
 from proxy.services import Services
 from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
@@ -43,13 +45,14 @@ async def livez(_request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Whether requests can be served, which does not need the store, and the state of each part.
 
-    The status is 503 while the server stops. Only the admin token opens the addresses of upstream and store.
+    The status is 503 while the server stops. Only an operator sees the addresses of upstream and store.
     """
     if request.app.state.drain.has_begun:
         return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
     services: Services = request.app.state.services
     found = await readiness(services)
-    if not services.admin.allows(request.headers.get("authorization", "").encode()):
+    operator = services.operators.by_headers(request.scope["headers"])
+    if operator is None or not operator.may("GET"):
         del found["upstream"], found["store"]["url"]
         for upstream in found["upstreams"].values():
             del upstream["url"]
@@ -64,7 +67,10 @@ async def root(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
+    """The metrics, for everyone; where callers need keys, for operators alone, because tenants have names there."""
     services: Services = request.app.state.services
+    if services.keys is not None:
+        await check_operator(request)
     return Response(services.telemetry.exposition(), media_type="text/plain; version=0.0.4")
 
 
@@ -115,13 +121,11 @@ class Call(NamedTuple):
 
 
 async def admin(request: Request) -> Response:
-    """Answers a request with the token; 404 if the settings have no token, 401 if the request's token is wrong."""
+    """Answers an operator; 404 if the settings have no token, 401 if the request's token or key is wrong."""
     services: Services = request.app.state.services
-    if services.admin.token is None:
+    if services.operators.is_closed:
         raise HTTPException(HTTPStatus.NOT_FOUND)
-    authorization = first(request.scope["headers"], b"authorization") or ""
-    if not services.admin.allows(authorization.encode("latin-1")):
-        raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
+    await check_operator(request)
     try:
         document = await _answer(request, services)
     except StoreError as error:
@@ -129,6 +133,24 @@ async def admin(request: Request) -> Response:
     if document is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
+
+
+async def check_operator(request: Request) -> None:
+    """Notes in the request's line who administers; raises `NotPermitted`, `TooManyAttempts` and, late, 401."""
+    services, headers = request.app.state.services, request.scope["headers"]
+    operator: Operator | None = services.operators.by_headers(headers)
+    request.scope[LINE].operator = operator.name if operator is not None else UNKNOWN
+    if operator is None:
+        if any(first(headers, name) for name in (b"authorization", b"x-api-key")):
+            await services.operators.hold_up()
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
+    check_role(operator, request.method)
+
+
+def check_role(operator: Operator, method: str) -> None:
+    if not operator.may(method):
+        what = "may not administer this proxy" if not operator.role else "may only read here"
+        raise NotPermitted(f"This key {what}.", param="method" if operator.role else None, code="admin_not_allowed")
 
 
 async def own(request: Request) -> Response:

@@ -39,6 +39,7 @@ from proxy.request.compaction_items import CompactionItems
 from proxy.request.keys import Keys, follow_revoked
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
+from proxy.request.operators import Operators
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin, MemoryAdmin
@@ -85,6 +86,7 @@ class Services:
         token = admin_token(settings)
         self.keys = Keys(settings.auth, clock) if settings.auth.mode == "keys" else None
         """The callers' keys; None where callers need none of the proxy's own."""
+        self.operators = Operators(token, self.keys)
         self.tenants = Tenants(settings, key, self.keys)
         self.settings, self.clock = settings, clock
         self.tracing = open_tracing() if OTLP in os.environ else None
@@ -124,7 +126,7 @@ class Services:
         self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
         names = self.tenants.name, self.tenants.named
-        self.admin = Admin(self.stored, token, self._reader, self.tokenizers, *names)
+        self.admin = Admin(self.stored, self._reader, self.tokenizers, *names)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
         self.compaction_items = CompactionItems(key)
         self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)

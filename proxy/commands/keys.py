@@ -58,17 +58,20 @@ def _list(arguments: argparse.Namespace) -> None:
     settings = settings_from(arguments)
     revoked = [] if settings.store.url == "memory://" else _with_store(settings, revoked_keys)
     ended = {key.sha256: key for key in revoked}
-    rows = [("NAME", "TENANT", "DIGEST", "MODELS", "STRATEGIES", "EXPIRES", "REVOKED")]
+    rows: list[tuple[str, ...]] = [("NAME", "TENANT", "DIGEST", "ROLE", "MODELS", "STRATEGIES", "EXPIRES", "REVOKED")]
     for entry in settings.auth.keys:
         at = ended.pop(entry.sha256, None)
         rows.append((*_row(entry), moment(at.at) if at else "no"))
-    rows += [(printable(key.name), "-", key.sha256[:_SHORT], "-", "-", "-", moment(key.at)) for key in ended.values()]
+    rows += [
+        (printable(key.name), "-", key.sha256[:_SHORT], "-", "-", "-", "-", moment(key.at)) for key in ended.values()
+    ]
     print("\n".join(table(rows)))
 
 
-def _row(entry: KeyEntry) -> tuple[str, str, str, str, str, str]:
+def _row(entry: KeyEntry) -> tuple[str, ...]:
     expires = moment(entry.expires.timestamp()) if entry.expires else "never"
-    return entry.name, entry.owner, entry.sha256[:_SHORT], _bound(entry.models), _bound(entry.strategies), expires
+    who = entry.name, entry.owner, entry.sha256[:_SHORT], entry.role or "-"
+    return *who, _bound(entry.models), _bound(entry.strategies), expires
 
 
 def _bound(names: Sequence[str] | None) -> str:

@@ -32,7 +32,9 @@ from proxy.controls import Controls
 from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
-from proxy.routes import read_body, readiness
+from proxy.log import LINE
+from proxy.request.operators import UNKNOWN, Operator
+from proxy.routes import check_role, read_body, readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
 from proxy.signing import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
@@ -68,35 +70,43 @@ async def dashboard(request: Request) -> Response:
 
 
 async def _answered(request: Request, services: Services) -> Response:
-    token = services.admin.token
-    if token is None:
+    if services.operators.is_closed:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     path = request.scope["path"].removeprefix("/_condenser/").removeprefix("pages/")
     if path.startswith("static/"):
         return _static(path.removeprefix("static/"))
     cookie = request.cookies.get(_cookie_name(request), "")
-    is_known = await _is_signed_in(cookie, token, services)
+    operator, line = await _signed_in_as(cookie, services), request.scope[LINE]
+    line.operator, holder = operator.name if operator is not None else UNKNOWN, services.operators.holder
     code = request.query_params.get("code", "")
-    if not is_known and not path and code and await _is_first_use(code, token, services):
-        return _with_cookie(RedirectResponse("./", HTTPStatus.SEE_OTHER, _HEADERS), request, services, token)
-    if not is_known and (path, request.method) != ("login", "POST"):
+    if operator is None and not path and code and await _is_first_use(code, holder.secret, services):
+        line.operator = holder.name
+        return _with_cookie(RedirectResponse("./", HTTPStatus.SEE_OTHER, _HEADERS), request, services, holder)
+    if operator is None and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
-    mac = form_mac(token, cookie)
+    mac = form_mac((operator or holder).secret, cookie)
     if request.method == "POST":
-        data = await read_body(request, _MAX_FORM, "form")
-        form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
-        # Only forms from the dashboard's own pages are accepted; browsers say where a form comes from.
-        origin = request.headers.get("origin", "")
-        if not origin or urlsplit(origin).netloc != request.headers.get("host"):
-            raise HTTPException(HTTPStatus.FORBIDDEN)
-        if path == "login":
-            return _signed_in(request, services, token, form)
-        if not secrets.compare_digest(form.get("form", "").encode(), mac.encode()):
-            raise HTTPException(HTTPStatus.FORBIDDEN)
-        return await _acted(request, services, path, form)
+        return await _posted(request, services, path, mac, operator)
     if request.method not in {"GET", "HEAD"}:
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
     return await _shown(request, services, path, mac)
+
+
+async def _posted(request: Request, services: Services, path: str, mac: str, operator: Operator | None) -> Response:
+    """Does what a form says, of which `mac` is the sign of the dashboard's own pages."""
+    data = await read_body(request, _MAX_FORM, "form")
+    form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
+    # Only forms from the dashboard's own pages are accepted; browsers say where a form comes from.
+    origin = request.headers.get("origin", "")
+    if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(HTTPStatus.FORBIDDEN)
+    if path == "login":
+        return await _signed_in(request, services, form)
+    if not secrets.compare_digest(form.get("form", "").encode(), mac.encode()):
+        raise HTTPException(HTTPStatus.FORBIDDEN)
+    if path != "logout" and operator is not None:
+        check_role(operator, request.method)
+    return await _acted(request, services, path, form)
 
 
 def _sign_in(request: Request, *, failed: bool = False) -> Response:
@@ -123,14 +133,17 @@ def _cookie_path(request: Request) -> str:
     return f"{request.scope.get('root_path', '')}/_condenser"
 
 
-def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
-    if not services.admin.allows(b"Bearer " + form.get("token", "").strip().encode()):
+async def _signed_in(request: Request, services: Services, form: Form) -> Response:
+    operator = services.operators.by_text(form.get("token", ""))
+    if operator is None or not operator.role:
+        await services.operators.hold_up()
         return _sign_in(request, failed=True)
-    return _with_cookie(RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS), request, services, token)
+    request.scope[LINE].operator = operator.name
+    return _with_cookie(RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS), request, services, operator)
 
 
-def _with_cookie(response: Response, request: Request, services: Services, token: bytes) -> Response:
-    cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
+def _with_cookie(response: Response, request: Request, services: Services, operator: Operator) -> Response:
+    cookie = new_cookie(operator.secret, services.clock(), secrets.token_urlsafe(16))
     peer, path = request.client.host if request.client else None, _cookie_path(request)
     secure = Guard(services.settings).is_over_tls(dict(request.headers.raw), peer)
     response.set_cookie(
@@ -147,11 +160,13 @@ async def _is_first_use(code: str, token: bytes, services: Services) -> bool:
     return await services.stored.in_time(services.stored.store.claim("dashboard", digest, user, CODE_LIFE))
 
 
-async def _is_signed_in(cookie: str, token: bytes, services: Services) -> bool:
-    if not is_valid_cookie(cookie, token, services.clock()):
-        return False
-    # `Facts.get` would take a store that is out for one that knows of no sign-out.
-    return await services.stored.in_time(services.stored.store.get_fact(_signed_out(cookie))) is None
+async def _signed_in_as(cookie: str, services: Services) -> Operator | None:
+    for operator in services.operators:
+        if operator.role and is_valid_cookie(cookie, operator.secret, services.clock()):
+            # `Facts.get` would take a store that is out for one that knows of no sign-out.
+            out = await services.stored.in_time(services.stored.store.get_fact(_signed_out(cookie)))
+            return operator if out is None else None
+    return None
 
 
 async def _ended(request: Request, services: Services) -> Response:
@@ -181,6 +196,7 @@ async def _acted(request: Request, services: Services, path: str, form: Form) ->
     action = _ACTIONS.get(form.get("do", ""))
     if action is None:
         raise BadRequest("The form does not say what to do.", param="do")
+    request.scope[LINE].deed = form["do"]
     if not await action(services, StoreKey(*key), form):
         raise HTTPException(HTTPStatus.NOT_FOUND)
     if form["do"] == "delete":

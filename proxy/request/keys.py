@@ -56,15 +56,25 @@ class Keys:
             raise InvalidKey("Authorization and x-api-key hold different keys; send one of them.")
         if not given:
             raise InvalidKey(_MISSING)
-        digest = sha256(given.pop().encode("latin-1")).digest()
+        return self.entry_of(given.pop())
+
+    def entry_of(self, given: str) -> KeyEntry:
+        """The entry of this key; raises `InvalidKey`."""
+        digest = sha256(given.encode("utf-8", "surrogatepass")).digest()
         # All are compared, and each in constant time, so that the time tells nothing of any.
         found = [entry for known, entry in self._entries if compare_digest(known, digest)]
         if not found or found[0].sha256 in self.revoked:
             raise InvalidKey("This proxy does not know this key, or it was revoked.")
-        expires = found[0].expires
-        if expires is not None and expires.timestamp() <= self._clock():
+        if self._has_expired(found[0]):
             raise InvalidKey("This key has expired.")
         return found[0]
+
+    def valid(self) -> list[KeyEntry]:
+        """The entries of all keys that hold now."""
+        return [each for _, each in self._entries if each.sha256 not in self.revoked and not self._has_expired(each)]
+
+    def _has_expired(self, entry: KeyEntry) -> bool:
+        return entry.expires is not None and entry.expires.timestamp() <= self._clock()
 
 
 def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls) -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from hashlib import blake2b
-from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
@@ -53,29 +52,23 @@ class ShownSession(NamedTuple):
 
 
 class Admin:
-    """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
+    """Reads and changes sessions for an operator. All methods raise `StoreError`.
 
-    Without a `token` nobody is let in. `reader` reads stored messages, and one of the `tokenizers` counts them.
+    `reader` reads stored messages, and one of the `tokenizers` counts them.
     `name_of` gives the name of a tenant, and `named` the tenants that a person means by a text.
     """
 
     def __init__(
         self,
         stored: StoredSessions,
-        token: str | None,
         reader: Reader,
         tokenizers: Tokenizers,
         name_of: Callable[[str], str | None] = lambda _: None,
         named: Callable[[str], Sequence[str]] = lambda tenant: [tenant],
     ) -> None:
         self._stored, self._name_of, self._named = stored, name_of, named
-        self.token = token.encode() if token else None
         self._reader = reader
         self._tokenizers = tokenizers
-
-    def allows(self, authorization: bytes) -> bool:
-        scheme, _, given = authorization.partition(b" ")
-        return self.token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self.token)
 
     async def list_newest(self, count: int, skipped: int = 0) -> Document:
         """A row for each of the sessions that were saved last, except the newest `skipped`; reads no other."""

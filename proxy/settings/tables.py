@@ -416,6 +416,18 @@ class KeyEntry(Table):
     models: Annotated[tuple[Text, ...] | None, _LIST] = None
     strategies: StrategyNames | None = None
     expires: Annotated[datetime, AfterValidator(in_utc)] | None = None
+    admin: bool = False  # whether it may do all that the admin token may
+    read_only: bool = False  # whether it may read what the admin token may
+
+    @model_validator(mode="after")
+    def _has_one_role(self) -> Self:
+        if self.admin and self.read_only:
+            raise ValueError("has two roles; leave admin or read_only out")
+        return self
+
+    @property
+    def role(self) -> str:
+        return "admin" if self.admin else "read_only" if self.read_only else ""
 
     @property
     def owner(self) -> str:

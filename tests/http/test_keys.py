@@ -76,7 +76,8 @@ def test_sessions_belong_to_the_tenant_of_the_key(capfd: pytest.CaptureFixture[s
         assert sorted(row["tenant_name"] for row in rows) == ["anna", "ben"]
         listed = admin(stage, "/_condenser/sessions?tenant=ben").json()["data"]
         assert [row["tenant_name"] for row in listed] == ["ben"]
-        assert Figures.of(stage.proxy.url).sum("requests_total", action="replayed", tenant="anna") == 1
+        figures = Figures.of(stage.proxy.url, ("Authorization", f"Bearer {TOKEN}"))
+        assert figures.sum("requests_total", action="replayed", tenant="anna") == 1
         assert admin(stage, "/_condenser/sessions/ben", "DELETE").json()["sessions"] == 1
         rows = admin(stage, "/_condenser/sessions").json()["data"]
         assert [row["tenant_name"] for row in rows] == ["anna"]

@@ -15,8 +15,8 @@ class Figures:
     families: list[Metric]
 
     @classmethod
-    def of(cls, url: str) -> "Figures":
-        text = wire.request(url, "GET", "/metrics").body.decode()
+    def of(cls, url: str, *headers: tuple[str, str]) -> "Figures":
+        text = wire.request(url, "GET", "/metrics", None, headers).body.decode()
         return cls(list(text_string_to_metric_families(text)))
 
     @property

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from proxy.commands.sessions import lines_of
 from proxy.replaying.recorded import load
+from proxy.request.operators import Operators
 from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
@@ -85,17 +86,18 @@ def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
         assert known_token(settings(tmp_path), url) is None
 
 
-async def test_without_a_token_nobody_is_allowed() -> None:
-    store = await open_store("memory://")
-    closed = Admin(StoredSessions(store, 1.0), None, READER, Tokenizers())
-    assert closed.token is None
-    assert not any(map(closed.allows, (b"", b"Bearer", b"Bearer ", b"Bearer None")))
-    await store.close()
+def test_without_a_token_nobody_is_an_operator() -> None:
+    closed = Operators(None)
+    assert closed.is_closed
+    assert not any(
+        closed.by_headers([(b"authorization", each)]) for each in (b"", b"Bearer", b"Bearer ", b"Bearer None")
+    )
+    assert not any(map(closed.by_text, ("", " ", "None")))
 
 
 async def test_an_unreadable_session_can_be_deleted() -> None:
     store = await open_store("memory://")
-    admin, key = Admin(StoredSessions(store, 1.0), "t", READER, Tokenizers()), StoreKey("tenant", "broken")
+    admin, key = Admin(StoredSessions(store, 1.0), READER, Tokenizers()), StoreKey("tenant", "broken")
     await store.save(key, Write(b"not JSON", 0, 60))
     await store.put_record(StoreKey("tenant", "never-saved"), "r", b"record", 60)
     listed = await admin.list_sessions()

@@ -1,0 +1,92 @@
+"""Who may administer: the holder of the admin token, and the holders of keys with a role.
+
+A wrong token or key gets its answer late, so that nobody tries many. A right one never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from hmac import compare_digest
+from typing import NamedTuple
+
+from proxy.errors import BadRequest, InvalidKey, TooManyAttempts
+from proxy.http.headers import first
+from proxy.request.keys import Keys
+from proxy.settings.tables import KeyEntry
+
+TOKEN = "token"  # noqa: S105
+UNKNOWN = "unknown"  # the name of one who is neither
+ADMIN, READ_ONLY = "admin", "read_only"
+READING = ("GET", "HEAD")
+_LATE = 0.5  # seconds until a wrong one is answered
+_MOST = 32  # of them that wait at one time
+
+
+class Operator(NamedTuple):
+    name: str  # that of the key; `token` for the holder of the token
+    role: str  # `admin`, `read_only`, or "" for a key that has none
+    secret: bytes  # what signs the cookies of this operator, which end with the key
+
+    def may(self, method: str) -> bool:
+        return self.role == ADMIN or (self.role == READ_ONLY and method in READING)
+
+
+class Operators:
+    """Without a `token` nobody is let in; `keys` is None where callers need none of the proxy's own."""
+
+    def __init__(
+        self, token: str | None, keys: Keys | None = None, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        self._token, self._keys, self._sleep = (token or "").encode(), keys, sleep
+        self._waiting = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._token
+
+    @property
+    def holder(self) -> Operator:
+        """The holder of the token."""
+        return Operator(TOKEN, ADMIN, self._token)
+
+    def by_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> Operator | None:
+        """Who sends a request: the token comes as `Authorization: Bearer`, a key as it does to models."""
+        scheme, _, given = (first(headers, b"authorization") or "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(given):
+            return self.holder
+        try:
+            return None if self._keys is None or self.is_closed else self._of(self._keys.key_of(headers))
+        except (InvalidKey, BadRequest):
+            return None
+
+    def by_text(self, given: str) -> Operator | None:
+        """Whose token or key this is."""
+        if self._is_token(given):
+            return self.holder
+        try:
+            return None if self._keys is None or self.is_closed else self._of(self._keys.entry_of(given.strip()))
+        except InvalidKey:
+            return None
+
+    def __iter__(self) -> Iterator[Operator]:
+        """All who may sign in."""
+        yield self.holder
+        yield from map(self._of, self._keys.valid() if self._keys is not None else ())
+
+    async def hold_up(self) -> None:
+        """Returns when a wrong one may be answered; raises `TooManyAttempts` at once if many wait."""
+        if self._waiting >= _MOST:
+            raise TooManyAttempts("Too many wrong tokens and keys; try again later.")
+        self._waiting += 1
+        try:
+            await self._sleep(_LATE)
+        finally:
+            self._waiting -= 1
+
+    def _is_token(self, given: str) -> bool:
+        return not self.is_closed and compare_digest(given.strip().encode("latin-1", "replace"), self._token)
+
+    def _of(self, key: KeyEntry) -> Operator:
+        # Who reads the settings knows the digest, but not the token.
+        return Operator(key.name, key.role, self._token + bytes.fromhex(key.sha256))
