@@ -303,9 +303,8 @@ def _arrivals_row(kind: ArrivalKind, found: Arrivals) -> Document:
     }
 
 
-async def _deleted(deleting: Awaitable[int]) -> Answer:
-    count = await deleting
-    return {"object": "deleted", "sessions": int(count)} if count else None
+async def _deleted(deleting: Awaitable[bool]) -> Answer:
+    return {"object": "deleted", "sessions": 1} if await deleting else None
 
 
 async def _search(call: Call) -> Answer:
@@ -363,7 +362,7 @@ _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "sessions": {"GET": _sessions},
     "sessions/*": {
         "GET": lambda call: call.services.admin.find_session(call.names[0], call.query.get("tenant")),
-        "DELETE": lambda call: _deleted(call.services.admin.delete_tenant(call.names[0])),
+        "DELETE": lambda call: call.services.admin.delete_tenant(call.names[0]),
     },
     "sessions/*/*": {
         "GET": lambda call: call.services.admin.session(call.key),

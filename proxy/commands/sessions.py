@@ -112,7 +112,10 @@ def _delete(arguments: argparse.Namespace) -> None:
     if asks:
         confirm(arguments, f"delete {what}{f' at {arguments.url}' if arguments.url else ''}")
     answer = request_json(arguments, session_path(*names), method="DELETE", hint_404=hint)
-    print(f"deleted {answer['sessions']} session{'' if answer['sessions'] == 1 else 's'}")
+    counts = [(answer["sessions"], "session")]
+    if "bytes" in answer:
+        counts += [(answer["memory_cards"], "memory card"), (answer["blocks"], "block"), (answer["bytes"], "byte")]
+    print("deleted", ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
 
 
 def _revert(arguments: argparse.Namespace) -> None:

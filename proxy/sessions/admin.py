@@ -220,12 +220,31 @@ class Admin:
         """Deletes a session, even one that cannot be read. Returns whether there was one."""
         return await self._stored.in_time(self._stored.store.delete(key))
 
-    async def delete_tenant(self, tenant: str) -> int:
-        """Deletes all sessions of a tenant, including those never saved. Returns how many there were."""
-        keys = await self._keys(tenant)
-        for key in keys:
+    async def delete_tenant(self, tenant: str) -> Document | None:
+        """Deletes all that is kept of a tenant, named by its name or digest: its sessions, also those never saved.
+
+        Returns how much there was; None if there was nothing. What cannot be read is deleted without being counted.
+        """
+        found: Tally[str] = Tally()
+        for key in await self._keys(tenant):
+            found.update(await self._contents(key), sessions=1)
             await self.delete(key)
-        return len(keys)
+        names = ("sessions", "memory_cards", "blocks", "bytes")
+        return {"object": "deleted", **{name: found[name] for name in names}} if found else None
+
+    async def _contents(self, key: StoreKey) -> Mapping[str, int]:
+        """How many memory cards and blocks of text a session has, and its bytes, unsealed."""
+        store, in_time = self._stored.store, self._stored.in_time
+        try:
+            entry, session = await in_time(store.load(key)), await in_time(self._stored.load(key))
+            blocks, journal = await in_time(store.blocks(key)), await in_time(store.journal(key))
+        except StoreError as error:
+            if error.reason != "store-corrupt":
+                raise
+            return {}
+        parts = [entry.meta, *entry.records.values()] if entry is not None else []
+        size = sum(map(len, (*parts, *blocks.values(), *(item for _, item in journal))))
+        return {"memory_cards": len(session.cards()) if session else 0, "blocks": len(blocks), "bytes": size}
 
     async def stats(self) -> Document:
         totals: Tally[str] = Tally()
