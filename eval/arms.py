@@ -45,8 +45,9 @@ STRATEGIES = (
     "dynacontext", "extract",
 )  # fmt: skip
 MEMORY = ("alone", "inject", "search")
-SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
-"""What the scripted summarizer answers."""
+_SENTENCE = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
+SUMMARY = f"<summary>{' '.join([_SENTENCE] * 6)}</summary>"
+"""What the scripted summarizer answers; a shorter record would be refused."""
 WINDOWS = 16 / 7
 """The window whose target (1/2 of 7/8) a view is, in views."""
 _QUESTION = {"role": "user", "content": "One more question about what we said before."}

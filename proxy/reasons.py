@@ -53,7 +53,7 @@ REASONS = frozenset(  # all reasons: also those that strategies, calls of models
         *("summary-not-accepted", "summary-over-budget", "summary-shared-cache", "summary-unreadable"),
         "summary-called-tools",
         *("summary-cut-short", "summary-not-finished", "summary-empty", "summary-too-long", "summary-refused"),
-        *("summary-echo", "summary-not-smaller", "summary-untagged"),
+        *("summary-echo", "summary-not-smaller", "summary-untagged", "summary-not-prose"),
         *("no-compaction", "compaction-timeout", "compaction-unreachable", "compaction-rate-limited"),
         *("compaction-http-error", "compaction-paused", "compaction-expired", "compaction-not-accepted"),
         *("compaction-over-budget", "compaction-unreadable", "compaction-empty"),

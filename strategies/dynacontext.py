@@ -42,7 +42,6 @@ from strategies.core.effects import Ballot, Failure, Tally, Vote, Votes, tally
 from strategies.core.errors import AnswerRefused, InvalidPlan, NothingToSummarize, StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role, dump
-from strategies.core.parsing import tag_contents
 from strategies.core.pieces import Literal, Piece, PieceKind
 from strategies.core.plan import Plan, Replace, apply, check, task_piece
 from strategies.core.protocol import (
@@ -274,12 +273,9 @@ _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 
 
 def tagged(text: str) -> ParsedAnswer:
-    """Reads the record from the only `<summary>` tag of an answer; an answer with none or several is malformed."""
+    """Reads a plain answer, with a heading in place of each section's tags."""
     answer = read_plain_answer(text)
-    summaries = list(tag_contents(answer.record, "summary"))
-    if len(summaries) != 1:
-        return answer._replace(well_formed=False, is_complete=False)
-    return answer._replace(record=_with_headings(summaries[0]))
+    return answer._replace(record=_with_headings(answer.record)) if answer.well_formed else answer
 
 
 def _with_headings(text: str) -> str:

@@ -44,6 +44,7 @@ _CARDS = "<memory>"
 _HEADINGS = ("Key Facts: ", "关键信息/事实: ")
 """Under these `rolling` wants facts. A record without headings cannot be changed, only written anew."""
 _OBSOLETE = ("Obsolete", "已失效")
+_ASKED = ("<summary>", '{"summary"')  # what the prompts that ask for a record have; a tag is read in answer to both
 _ANY = 10**9
 COMPACTION_TOKENS = 1_500
 """What a vendor's compaction is taken to have: vendors state no length."""
@@ -167,7 +168,7 @@ def scripted_compaction(effect: Compact, caller: Caller, counter: TokenCounter) 
 
 
 def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
-    """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is wanted.
+    """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is read.
 
     It writes no memory cards; where some are wanted, their room is left.
     """
@@ -177,7 +178,8 @@ def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
     most = int(min(ask.max_tokens - cards, ask.record or ask.max_tokens) * 0.9)
     text = heading + _within(scripted_lines(history), most - counter.text(heading), counter)
     prompt = counter.text(ask.system) + counter.text(ask.user) + counter.text(ask.view or "")
-    answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
+    is_tagged = any(form in part for form in _ASKED for part in (ask.system, ask.user))
+    answer = f"<summary>{text}</summary>" if is_tagged else text
     return Answer(answer, "stop", prompt + counter.text(answer))
 
 

@@ -20,7 +20,8 @@ extra call: if the history fits into one prompt only without them, they are not 
 History must never be replaced by rubbish, so `accept` decides which answers may stand for it. An answer is accepted if
 the model stopped by itself and called no tool, and if its record
 
-- is neither a refusal nor an echo of the prompt,
+- has the form that was asked for: it stands in one `<summary>` tag, or in a JSON object,
+- is neither a refusal nor an echo of the prompt, nor nothing but code or JSON,
 - is within its cap and smaller than the history that it stands for,
 - says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
 
@@ -45,14 +46,13 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import WIDEST, Limits, break_fences, in_one, in_parts, originals
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.messages import TokenCounter
-from strategies.core.parsing import without_thoughts
+from strategies.core.parsing import tag_contents, without_thoughts
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import ledger_caps, ledger_tokens, next_ledger, previous_text, text_room
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
 from strategies.prompts import prompt, prompt_digest
 
-_TAGS = re.compile(r"</?summary>", re.IGNORECASE)
 _WORK = (
     r"(?:summari[sz]|generat|creat|produc|provid|writ|process|complet|comply|assist|help|continu|condens|do\s(?:so|th))"
 )
@@ -78,6 +78,8 @@ _FAILURES = re.compile(
 _REFUSAL_TOKENS = 80
 LONG_SPAN = 500
 MIN_TOKENS = 12  # a record with fewer tokens than this says nothing about a history of more than `LONG_SPAN` tokens
+LEAST_SHARE = 1 / 200  # nor does one with a smaller share of the history's tokens
+LEAST_OF_CAP = 1 / 8  # but one with this share of its cap does, because results of tools may hold little
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
@@ -89,6 +91,7 @@ _BRACKETED = re.compile(r"[\[<({【「].{0,60}[\]>)}】」]")
 # A summary may well begin like the earlier record, so only echoes of the instructions and of the fence count.
 _ECHO = 60
 _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
+_NOT_PROSE = re.compile(r"(?s)```.*```|[\[{]\s*[\"{\[].*[\]}]")  # a record that is nothing but code, or JSON
 
 
 class ParsedAnswer(NamedTuple):
@@ -112,35 +115,40 @@ _DECODER = json.JSONDecoder()
 
 
 def read_plain_answer(text: str) -> ParsedAnswer:
-    """Reads an answer that is the record itself, with cards in a `<memory>` block: a JSON list, maybe in a code fence.
+    """Reads the record in an answer's only `<summary>` tag, and its cards: a JSON list in a `<memory>` block.
 
-    A block is never part of the record, even if it cannot be parsed.
+    A block is never part of the record, even if it cannot be parsed. An answer with no tag or several is malformed.
     """
-    opened = _BLOCK.search(text)
+    opened, is_complete = _BLOCK.search(text), False
+    cards: tuple[MemoryCard, ...] = ()
     if opened is None:
-        return ParsedAnswer(_EMPTY_BLOCK.sub("", text))
-    try:
-        listed, end = _DECODER.raw_decode(text, opened.end())
-    except (ValueError, RecursionError):
-        listed, end = None, opened.end()
-    after = _CLOSED.split(text[end:], maxsplit=1)[1:]
-    return ParsedAnswer("".join((text[: opened.start()], *after)), read_cards(listed), is_complete=True)
+        text = _EMPTY_BLOCK.sub("", text)
+    else:
+        try:
+            listed, end = _DECODER.raw_decode(text, opened.end())
+        except (ValueError, RecursionError):
+            listed, end = None, opened.end()
+        after = _CLOSED.split(text[end:], maxsplit=1)[1:]
+        text, cards, is_complete = "".join((text[: opened.start()], *after)), read_cards(listed), True
+    records = list(tag_contents(text, "summary"))
+    if len(records) != 1:
+        return ParsedAnswer(text, cards, well_formed=False)
+    return ParsedAnswer(records[0], cards, is_complete=is_complete)
 
 
 def read_json_answer(text: str) -> ParsedAnswer:
     """Reads an answer that is a JSON object with `summary` and `memories`, bare or in a code fence.
 
-    If the JSON breaks off after the summary, the summary is still used. Any other text is the record itself, without
-    cards.
+    If the JSON breaks off after the summary, the summary is still used. Any other text is read as a plain answer.
     """
     fenced = _FENCED.fullmatch(text.strip())
     try:
         answer = json.loads(fenced.group(1) if fenced else text)
     except (ValueError, RecursionError):
         complete = _summary_of_broken(text)
-        return ParsedAnswer(text) if complete is None else ParsedAnswer(complete, is_complete=True)
+        return read_plain_answer(text) if complete is None else ParsedAnswer(complete, is_complete=True)
     if not (isinstance(answer, dict) and isinstance(answer.get("summary", 0), str | None)):
-        return ParsedAnswer(text)
+        return ParsedAnswer(text, well_formed=False)
     return ParsedAnswer(answer["summary"] or "", read_cards(answer), is_complete=True)
 
 
@@ -173,7 +181,7 @@ def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
     if not isinstance(result, Answer):
         raise AnswerRefused(f"summary-{result.reason if isinstance(result, Failure) else 'unreadable'}")
     parsed = question.read(without_thoughts(result.text))
-    parsed = parsed._replace(record=_TAGS.sub("", parsed.record).strip())
+    parsed = parsed._replace(record=parsed.record.strip())
     reason = _refusal_reason(result, parsed, question)
     if reason:
         raise AnswerRefused(reason)
@@ -204,11 +212,13 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
         return "summary-refused"
     if _FENCE.search(record) or (len(record) > _ECHO and record[:_ECHO] in instructions):
         return "summary-echo"
+    least = max(MIN_TOKENS, min(question.span_tokens * LEAST_SHARE, question.cap * LEAST_OF_CAP))
+    is_tiny = tokens < least and question.span_tokens > LONG_SPAN
+    if is_tiny or (tokens < _REFUSAL_TOKENS and _FAILURES.match(record)) or _is_blank_form(record):
+        return "summary-empty"
     if not parsed.well_formed:
         return "summary-untagged"
-    is_tiny = tokens < MIN_TOKENS and question.span_tokens > LONG_SPAN
-    has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)
-    return "summary-empty" if is_tiny or has_failed or _is_blank_form(record) else ""
+    return "summary-not-prose" if _NOT_PROSE.fullmatch(record) else ""
 
 
 def _refusal_of_size(record: str, question: AskedRecord) -> str:
@@ -234,6 +244,7 @@ _MIN_PART = 256
 _FRAMES = 64  # tokens of the chat format, and of the tags around earlier record and history
 _CAUTION = 0.9  # the share of the summarizer's window that is used, because its tokenizer may count more than ours
 _WORDS_PER_TOKEN = 0.6  # English has about 0.75 words per token, but models exceed the length that they are asked for
+TAG_TOKENS = 16  # tokens of the tags around a record; small models need more of them than we count
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
@@ -250,7 +261,7 @@ class RecordForm(NamedTuple):
     limits: Limits = WIDEST
     read: AnswerReader = read_plain_answer
     tries: int = 1  # how often the model may be asked, if its answers are refused
-    extra_tokens: int = 0  # tokens of an answer besides record and cards, such as its JSON quoting
+    extra_tokens: int = TAG_TOKENS  # tokens of an answer besides record and cards: its tags, or its JSON quoting
     cards: str = ""  # the template that asks for memory cards, put after the record's; "" to ask for none
     changes: Changes | None = None  # how a model that continues the view is asked for changes only; None if it is not
 

@@ -39,7 +39,7 @@ class HeldSummarizer:
         if not is_summary(exchange):
             return None
         self.asked.set()
-        return completion(SUMMARY).after(self.go_on)
+        return completion(f"<summary>{SUMMARY}</summary>").after(self.go_on)
 
     @property
     def questions(self) -> Counter[bytes]:

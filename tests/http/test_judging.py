@@ -33,7 +33,7 @@ from tests.support.stage import (
 from tests.support.wire import Answer
 
 WINDOW = 16_384
-TAGGED = f"<summary>{SUMMARY}</summary>"
+TAGGED = f"<summary>{SUMMARY}\n{'Each bed has its own seed. ' * 5}</summary>"
 TURNS = 12  # far below all marks of this window
 
 

@@ -23,7 +23,7 @@ TOOLS: list[Json] = [
     {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 ]
 RULE = "Fix the parser. Never touch main.py."
-SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read." + " Each line was read." * 20
 
 
 VOTE = "<reasoning>Much was read.</reasoning>\n<decision>YES</decision>"

@@ -14,11 +14,25 @@ from tests.support.packing import PACKS
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import Message, Stage, body_of, chat, controls, count, is_own, proxy_with_upstream, summary
+from tests.support.stage import (
+    SUMMARY,
+    Message,
+    Stage,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    summary,
+)
 from tests.support.strict_servers import DEMANDS, Demand, accepted, alternation, no_names, refusal_of, sides
 
 WINDOW = 4_096
 PROFILE = {"alternate_roles": True, "assistant_name": False, "middle_system": False}
+
+
+LONG = SUMMARY + " Each bed has its own seed." * 5
 
 
 @contextmanager
@@ -34,7 +48,8 @@ def strict(*demands: Demand, limit: int | None = None, **settings: Any) -> Itera
                 return replies.overflow(limit, count(body))
             if said := refusal_of(body["messages"], demands):
                 return replies.error(400, said)
-            return summary() if is_own(exchange) else None
+            is_continued = "<summary>" in str(body["messages"][-1]["content"])
+            return summary(LONG) if is_continued or is_own(exchange) else None
 
         stage.upstream.answer(answer)
         yield stage

@@ -33,7 +33,7 @@ MODEL = "gpt-5.5"
 KEY = [("authorization", "Bearer k")]
 TOOLS: list[Json] = [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}]
 RULE = "Fix the parser. Never touch main.py."
-SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read." + " Each line was read." * 20
 VOTE = "<reasoning>Much was read.</reasoning>\n<decision>YES</decision>"
 
 

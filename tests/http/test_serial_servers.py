@@ -22,6 +22,7 @@ from tests.support.stage import SUMMARY, body_of, chat, controls
 
 DISCOVERS = {"discover": True}
 PROMPT = "You are a gardener."
+TAGGED = f"<summary>{SUMMARY}</summary>"
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Serial:
                         self.events.append("own gone")
                         return None
             self.events.append(f"{name} ends")
-        return SUMMARY if is_own else "Water it."
+        return TAGGED if is_own else "Water it."
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def serving(slots: int = 1) -> Iterator[Serial]:
             if said is None:
                 self.close_connection = True
                 return
-            if said != SUMMARY and (serial.is_full or (serial.takes_one and serial.meets_another())):
+            if said != TAGGED and (serial.is_full or (serial.takes_one and serial.meets_another())):
                 serial.is_full = False
                 self._send({"error": {"code": 500, "message": "Context size has been exceeded."}}, 500)
                 return

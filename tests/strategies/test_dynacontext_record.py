@@ -12,6 +12,7 @@ from strategies.core.errors import AnswerRefused
 from strategies.core.plan import apply
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
+from strategies.core.summary import TAG_TOKENS
 from strategies.prompts import prompt_digest
 from tests.strategies.driving import finish, judged_session, later, questions, verdict_on
 from tests.strategies.test_dynacontext import ROOMY, condensed, plan, strategy, voted
@@ -58,7 +59,7 @@ def test_a_summary_is_asked_for_up_to_three_times(rubbish: Answer) -> None:
     ("last", "reason"),
     [
         (Answer(TEXT), "summary-untagged"),
-        (Answer("Summary generation failed."), "summary-untagged"),
+        (Answer("Summary generation failed."), "summary-empty"),
         (Answer(f"<summary>{TEXT}", finish_reason="length"), "summary-cut-short"),
         (Answer("<summary> </summary>"), "summary-empty"),
         (Answer("<summary>I'm sorry, I can't.</summary>"), "summary-refused"),
@@ -85,7 +86,8 @@ def test_a_model_that_fails_is_not_asked_again() -> None:
 def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
     budget = Budget.of(3_000)
     view = view_of(agent(60, size=200))
-    good_part = Answer(f"<summary>{TEXT}</summary>")
+    record = f"{TEXT} {words(30)}"
+    good_part = Answer(f"<summary>{record}</summary>")
     replies = {0: Answer(TEXT), 2: Answer(TEXT)}
     asked: list[Effect] = []
 
@@ -97,7 +99,7 @@ def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
     parts = len(set(map(id, asked)))
     assert parts > 1
     assert len(asked) == parts + 2
-    assert previous_text(apply(view, made)) == TEXT
+    assert previous_text(apply(view, made)) == record
 
 
 def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headings() -> None:
@@ -196,4 +198,4 @@ def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> Non
     assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
     assert "step 9" in asked.user
     assert "<summary>" in asked.system
-    assert asked.max_tokens == 300
+    assert asked.max_tokens == 300 + TAG_TOKENS

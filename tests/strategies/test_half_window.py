@@ -12,6 +12,7 @@ from strategies.core.effects import SUMMARIZER, Ask
 from strategies.core.errors import Declined
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
+from strategies.core.summary import TAG_TOKENS
 from strategies.core.view import View
 from strategies.half_window import HalfWindowOptions, RoundCursor, SplitDecision, collect_rounds, decide
 from strategies.prompts import prompt_digest
@@ -321,4 +322,4 @@ def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> 
     assert 600 <= asked[0].max_tokens <= 800
     (capped,) = stages_of("half-window", half_window={"summary_max_tokens": 100, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), SessionFacts()))
-    assert question.max_tokens == 100
+    assert question.max_tokens == 100 + TAG_TOKENS

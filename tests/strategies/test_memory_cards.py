@@ -42,8 +42,7 @@ def answered(name: str, told: str, block: str | None = None) -> str:
     block = json.dumps(CARDS) if block is None else block
     if name == "rolling":
         return f'{{"summary": {json.dumps(told)}, "memories": {block}}}'
-    record = f"<summary>\n{told}\n</summary>" if name == "dynacontext" else told
-    return f"{record}\n\n<memory>\n{block}\n</memory>"
+    return f"<summary>\n{told}\n</summary>\n\n<memory>\n{block}\n</memory>"
 
 
 def plan(
@@ -105,7 +104,7 @@ def test_a_broken_block_costs_the_cards_and_never_the_summary(name: str, options
 @every_form
 def test_a_summary_without_cards_is_a_good_one(name: str, options: dict[str, Any]) -> None:
     view = view_of(garden())
-    answer = f"<summary>{RECORD}</summary>" if name == "dynacontext" else RECORD
+    answer = f"<summary>{RECORD}</summary>"
     made, _ = plan(name, view, answer, **options)
     assert made.cards == ()
     assert previous_text(apply(view, made)) == RECORD
@@ -166,7 +165,7 @@ def test_an_answer_cut_off_among_its_cards_has_its_summary(name: str) -> None:
 
 def test_cards_of_an_answer_that_is_refused_are_not_kept() -> None:
     view = view_of(garden())
-    answers = iter([answered("summary", RECORD), answered("dynacontext", RECORD, "[]")])
+    answers = iter([answered("summary", RECORD).replace("summary>", "record>"), answered("dynacontext", RECORD, "[]")])
     (strategy,) = stages_of("dynacontext")
     made = finish(strategy.condense(view, BUDGET, SessionFacts()), lambda _: Answer(next(answers)))
     assert made.cards == ()

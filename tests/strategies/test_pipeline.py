@@ -251,7 +251,7 @@ def test_the_default_masks_first_and_asks_only_if_that_is_not_enough() -> None:
 
     def reply(effect: Effect) -> Answer:
         asked.append(effect)
-        return Answer("Goal: x. The parser was read, and its tests were run after each change.")
+        return Answer("<summary>Goal: x. The parser was read, and its tests were run after each change.</summary>")
 
     roomy = view_of([user("go"), *step(0, 2_000), *agent(8, size=60)[2:]])
     assert attempted(Requirement.HARD, "mask+half-window", roomy, BUDGET, reply).stages == ["mask"]

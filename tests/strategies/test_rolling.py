@@ -25,7 +25,7 @@ from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, s
 
 BUDGET = Budget.of(4_000)
 ROOMY = replace(Budget.of(4_000), prompt_window=16_000)
-SUMMARY = "Goal: a garden.\nConstraints: never water at noon."
+SUMMARY = "Goal: a garden.\nConstraints: never water at noon.\nDecisions: ten beds, and roses in the first."
 CARDS = [
     {"content": "The garden has ten beds.", "type": "fact", "tags": ["garden"]},
     {"content": "Never water at noon.", "type": "constraint", "role": "user"},
@@ -42,6 +42,11 @@ def rolling(**options: Any) -> Rolling:
 def good_rolling(effect: Effect) -> Answer:
     """What a good summarizer answers."""
     return Answer(json.dumps({"summary": SUMMARY, "memories": CARDS}))
+
+
+def good_tagged(effect: Effect) -> Answer:
+    """The same in tags, which every strategy reads."""
+    return Answer(f"<summary>{SUMMARY}</summary>")
 
 
 def after(bodies: list[Body] | View, budget: Budget = BUDGET, **options: Any) -> View:
@@ -144,16 +149,14 @@ def test_it_is_nobodys_round() -> None:
 @pytest.mark.parametrize(("first", "second"), [("summary", "rolling"), ("rolling", "summary")])
 def test_the_record_of_another_strategy_is_merged_as_well(first: str, second: str) -> None:
     bodies = chat(20, size=100)
-    before = condensed(
-        first, view_of(bodies), BUDGET, good_rolling if first == "rolling" else lambda _: Answer(SUMMARY)
-    )
+    before = condensed(first, view_of(bodies), BUDGET, good_tagged)
     assert previous_text(before) == SUMMARY
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
     (strategy,) = stages_of(second)
     (asked,) = questions(strategy.condense(grown, BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert f"<earlier_record>\n{SUMMARY}\n</earlier_record>" in asked.user
-    (standing,) = [item for item in condensed(second, grown, BUDGET, good_rolling).items if item.is_replacement]
+    (standing,) = [item for item in condensed(second, grown, BUDGET, good_tagged).items if item.is_replacement]
     assert standing.message.text.startswith(OPENING if second == "summary" else SUMMARY_OPENING)
 
 
@@ -194,12 +197,9 @@ GARDEN = "Goal: a garden of ten beds. Decisions: roses in the first of them."
 @pytest.mark.parametrize(
     "answer", [GARDEN, f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}']
 )
-def test_what_is_no_such_json_is_the_summary_as_it_is(answer: str) -> None:
-    found = plan(view_of(chat(30, size=100)), answer)
-    assert found.cards == ()
-    piece = found.edits[0].pieces[1]
-    assert isinstance(piece, Literal)
-    assert answer in json.loads(piece.raw)["content"]
+def test_what_is_no_such_json_is_refused(answer: str) -> None:
+    with pytest.raises(AnswerRefused, match="summary-untagged"):
+        plan(view_of(chat(30, size=100)), answer)
 
 
 def test_cards_of_all_parts_of_a_long_history_are_kept() -> None:
@@ -211,11 +211,8 @@ def test_cards_of_all_parts_of_a_long_history_are_kept() -> None:
     def reply(effect: Effect) -> Answer:
         asked.append(effect)
         card = {"content": f"Part {len(asked)} came with its own card.", "type": "fact"}
-        return Answer(
-            json.dumps(
-                {"summary": f"Goal: a garden of ten beds. Decisions: those of part {len(asked)}.", "memories": [card]}
-            )
-        )
+        told = f"Goal: a garden of ten beds. Decisions: those of part {len(asked)}." + " Each was dug." * 12
+        return Answer(json.dumps({"summary": told, "memories": [card]}))
 
     made = finish(rolling().condense(view, small, SessionFacts()), reply)
     assert len(asked) > 2

@@ -10,6 +10,7 @@ from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Re
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
+from strategies.core.summary import TAG_TOKENS
 from strategies.core.view import View
 from strategies.prompts import prompt, prompt_digest
 from strategies.semantic import SemanticOptions
@@ -47,7 +48,7 @@ def test_a_model_is_asked_once_for_the_five_sections() -> None:
     assert asked.role == SUMMARIZER
     assert all(section in asked.system for section in ENGLISH)
     assert question(agent(60), memory_cards=False).max_tokens <= 2_000
-    assert question(agent(100), summary_max_tokens=150, memory_cards=False).max_tokens == 150
+    assert question(agent(100), summary_max_tokens=150, memory_cards=False).max_tokens == 150 + TAG_TOKENS
 
 
 def test_in_a_chinese_conversation_the_sections_and_the_question_are_chinese() -> None:
@@ -167,7 +168,7 @@ def test_the_metadata_has_the_documents_metrics() -> None:
     bodies = agent(60)
     view = view_of(bodies)
     record = "Task context: mend the parser in src/a.py. Done: its tests were read and run."
-    told = plan_of(semantic(), view, ROOMY, lambda _: Answer(record, tokens=777)).metadata
+    told = plan_of(semantic(), view, ROOMY, lambda _: Answer(f"<summary>{record}</summary>", tokens=777)).metadata
     kept = len(after(bodies).items) - 1
     metrics = told["compression_metrics"]
     assert metrics == {

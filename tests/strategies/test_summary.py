@@ -3,6 +3,7 @@
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Ask
 from strategies.core.protocol import SessionFacts
+from strategies.core.summary import TAG_TOKENS
 from tests.strategies.driving import condensed, plan_of, questions, stages_of, texts
 from tests.support.transcripts import agent, chat, view_of
 
@@ -45,4 +46,4 @@ def test_it_asks_once_for_what_the_replacement_has_room_for() -> None:
     assert 300 < asked.max_tokens <= BUDGET.replacement_cap
     (capped,) = stages_of("summary", summary={"summary_max_tokens": 120, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
-    assert question.max_tokens == 120
+    assert question.max_tokens == 120 + TAG_TOKENS

@@ -81,7 +81,8 @@ def vote(decision: str, reasoning: str = "The beds are planned.") -> Reply:
 
 
 def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Reply:
-    """A summarizer's answer."""
+    """A summarizer's answer; a record that is plain words stands in the tags that were asked for."""
+    text = f"<summary>{text}</summary>" if text[:1].isalpha() else text
     choice = {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
     return replies.json_reply({"object": "chat.completion", "choices": [choice], "usage": replies.usage(900, 40)})
 

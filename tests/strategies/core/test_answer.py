@@ -5,7 +5,8 @@ import pytest
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from strategies.core.parsing import without_thoughts
-from strategies.core.summary import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept
+from strategies.core.summary import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept, read_json_answer
+from strategies.dynacontext import FORMS
 from tests.support.transcripts import WORDS, words
 
 ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)
@@ -17,8 +18,12 @@ def parsed(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
     return accept(answer, AskedRecord(ASKED, 100, span, WORDS))
 
 
+def tagged(text: str) -> str:
+    return f"<summary>\n{text}\n</summary>"
+
+
 def record(text: str, span: int = LONG_SPAN) -> str:
-    return parsed(Answer(text), span).record
+    return parsed(Answer(tagged(text)), span).record
 
 
 def refusal(result: Result, span: int = 1_000) -> str:
@@ -28,16 +33,38 @@ def refusal(result: Result, span: int = 1_000) -> str:
 
 
 def test_a_record_is_accepted_without_its_tags() -> None:
-    assert record(f" <summary>\n{GOOD}\n</Summary>\n") == GOOD
+    assert record(f" {GOOD}\n") == GOOD
+
+
+CODE = '```python\njson.dumps({"summary": "This page will be faster for new users."})\n```'
+
+
+@pytest.mark.parametrize("name", ["plain", "sections", "rolling"])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (GOOD, "summary-untagged"),
+        (tagged(GOOD) * 2, "summary-untagged"),
+        (f"Noted. {words(40)}\n\nQuestion 1: Is there a question for it?", "summary-untagged"),
+        (CODE, "summary-untagged"),
+        (tagged(CODE), "summary-not-prose"),
+        (tagged('{"Goal": "mend the parser", "Done": "src/a.py was read"}'), "summary-not-prose"),
+        ('{"goal": "mend the parser", "done": "src/a.py was read"}', "summary-untagged"),
+    ],
+)
+def test_an_answer_in_another_form_is_refused_for_every_strategy(name: str, answer: str, reason: str) -> None:
+    read = read_json_answer if name == "rolling" else FORMS[name].read
+    with pytest.raises(AnswerRefused) as error:
+        accept(Answer(answer), AskedRecord(ASKED, 100, LONG_SPAN, WORDS, read))
+    assert error.value.reason == reason
 
 
 @pytest.mark.parametrize(
     "thoughts",
     ["<think>\nBe brief.\n</think>\n\n", "I must\nbe brief.\n</think>", "<Thinking>a</Thinking> <think></think>\n"],
 )
-@pytest.mark.parametrize("tagged", ["{}", "<summary>{}</summary>"])
-def test_a_record_is_accepted_without_the_reasoning_before_it(thoughts: str, tagged: str) -> None:
-    assert record(thoughts + tagged.format(GOOD)) == GOOD
+def test_a_record_is_accepted_without_the_reasoning_before_it(thoughts: str) -> None:
+    assert parsed(Answer(thoughts + tagged(GOOD))).record == GOOD
 
 
 def test_a_record_may_speak_of_reasoning() -> None:
@@ -161,12 +188,16 @@ def test_a_record_that_is_tiny_beside_a_long_span_is_refused() -> None:
     tiny = words(MIN_TOKENS - 1)
     assert record(tiny, LONG_SPAN) == tiny
     assert refusal(Answer(tiny), LONG_SPAN + 1) == "summary-empty"
-    assert record(words(MIN_TOKENS), 100_000) == words(MIN_TOKENS)
+    for least, span, cap in ((MIN_TOKENS, 2_400, 400), (50, 10_000, 1_000), (50, 200_000, 400)):
+        question = AskedRecord(ASKED, cap, span, WORDS)
+        accept(Answer(tagged(words(least))), question)
+        with pytest.raises(AnswerRefused, match="summary-empty"):
+            accept(Answer(tagged(words(least - 1))), question)
 
 
 def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:
     tokens = WORDS.text(GOOD)
-    assert refusal(Answer(GOOD), span=tokens) == "summary-not-smaller"
+    assert refusal(Answer(tagged(GOOD)), span=tokens) == "summary-not-smaller"
     assert record(GOOD, tokens + 1) == GOOD
 
 
@@ -176,7 +207,7 @@ def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:
 @pytest.mark.parametrize("block", [f"<memory>[{CARD}]</memory>", f"\n<memory>\n```json\n[{CARD}]\n```\n</memory>\n"])
 def test_cards_stand_beside_the_record_and_count_for_none_of_its_checks(block: str) -> None:
     tokens = WORDS.text(GOOD)
-    found = parsed(Answer(f"{GOOD}{block}"), tokens + 1)
+    found = parsed(Answer(f"{tagged(GOOD)}{block}"), tokens + 1)
     assert found.record == GOOD
     assert [card.content for card in found.cards] == ["The parser is in src/a.py."]
 
@@ -185,11 +216,11 @@ def test_cards_stand_beside_the_record_and_count_for_none_of_its_checks(block: s
     "block", ["<memory>[{broken}]</memory>", "<memory>none</memory>", '<memory>[{"content": 3}]</memory>', "<memory>{"]
 )
 def test_a_record_with_a_broken_block_is_a_good_record_without_cards(block: str) -> None:
-    assert parsed(Answer(f"{GOOD}\n{block}"))[:2] == (GOOD, ())
+    assert parsed(Answer(f"{tagged(GOOD)}\n{block}"))[:2] == (GOOD, ())
 
 
 def test_an_answer_that_ends_among_its_cards_is_a_good_record() -> None:
-    assert parsed(Answer(f'{GOOD}\n<memory>\n[{CARD}, {{"cont', finish_reason="length"))[:2] == (GOOD, ())
+    assert parsed(Answer(f'{tagged(GOOD)}\n<memory>\n[{CARD}, {{"cont', finish_reason="length"))[:2] == (GOOD, ())
 
 
 def test_an_answer_that_was_filtered_is_none_whatever_stands_beside_it() -> None:

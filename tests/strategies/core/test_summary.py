@@ -10,7 +10,18 @@ from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, replace_before
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import frame_tokens, replacement
-from strategies.core.summary import MAX_PARTS, PLAIN, Cap, Record, RecordForm, Recording, Span, record_cap, summarize
+from strategies.core.summary import (
+    MAX_PARTS,
+    PLAIN,
+    TAG_TOKENS,
+    Cap,
+    Record,
+    RecordForm,
+    Recording,
+    Span,
+    record_cap,
+    summarize,
+)
 from strategies.core.view import View
 from strategies.prompts import prompt
 from tests.strategies.driving import finish, questions
@@ -63,13 +74,13 @@ class Scribe:
         self.asked.append(effect)
         if self._last is not None and len(self.asked) > self._after:
             return self._last
-        return Answer(noted(len(self.asked)), tokens=10)
+        return Answer(f"<summary>{noted(len(self.asked))}</summary>", tokens=10)
 
 
 def test_a_record_is_asked_for_with_the_history_fenced_as_data() -> None:
     view = view_of([user("go"), assistant(None, call("c", "bash", {"command": "ls"})), tool("c", "a.py"), user("next")])
     asked = first(view, 3)
-    assert (asked.max_tokens, asked.role, asked.view) == (100, SUMMARIZER, None)
+    assert (asked.max_tokens, asked.role, asked.view) == (100 + TAG_TOKENS, SUMMARIZER, None)
     assert "at most 60 words" in asked.system
     assert '<message index="0" role="user">\ngo\n</message>' in asked.user
     assert 'calls bash({"command": "ls"})' in asked.user
@@ -112,7 +123,7 @@ def test_a_form_names_template_closing_line_and_share_shown() -> None:
 @pytest.mark.parametrize("window", [900, 1_500, 4_000])
 def test_every_prompt_and_its_answer_fit_the_window(window: int) -> None:
     view = with_record(chat(60, size=300), 6, words(120, "then"))
-    scribe = Scribe(Answer(words(100)), after=0)
+    scribe = Scribe(Answer(f"<summary>{words(100)}</summary>"), after=0)
     finish(recording(view, view.last_cut, window=window), scribe)
     for asked in scribe.asked:
         assert WORDS.text(asked.system) + WORDS.text(asked.user) + asked.max_tokens <= window
@@ -223,9 +234,9 @@ def test_without_room_for_the_view_the_history_is_shown_alone() -> None:
     assert first(view, view.last_cut, continue_view=True, window=8_000).view is not None
 
 
-def test_an_answer_that_repeats_the_instruction_to_go_on_is_an_echo() -> None:
+def test_an_answer_that_repeats_the_instruction_to_go_on_has_no_record() -> None:
     instructions = prompt("summary-continue")
-    with pytest.raises(AnswerRefused, match="summary-echo"):
+    with pytest.raises(AnswerRefused, match="summary-empty"):
         finish(recording(view_of(chat(6)), 6, continue_view=True, cap=500), lambda _: Answer(instructions))
 
 
