@@ -120,9 +120,12 @@ def test_what_stands_around_the_replicas_means_them(monkeypatch: pytest.MonkeyPa
         spec = found[kind]["spec"]
         assert (spec[key]["matchLabels"] if key else spec["selector"]) == labels
     assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "condenser"
-    (port,) = proxy_of("standalone")["ports"]
-    assert (loaded.host, port["containerPort"]) == ("0.0.0.0", loaded.port)
-    assert found["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+    ports = {each["name"]: each["containerPort"] for each in proxy_of("standalone")["ports"]}
+    assert (loaded.host, ports["http"]) == ("0.0.0.0", loaded.port)
+    assert loaded.admin.listen == f"0.0.0.0:{ports['admin']}"
+    assert [each["targetPort"] for each in found["Service"]["spec"]["ports"]] == ["http"]
+    clients, prometheus = found["NetworkPolicy"]["spec"]["ingress"]
+    assert (clients["ports"][0]["port"], prometheus["ports"][0]["port"]) == ("http", "admin")
     assert found["Service"]["metadata"]["name"] in loaded.server.hosts
     probes = {name: proxy_of("standalone")[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")}
     assert {name: probe["path"] for name, probe in probes.items()} == {

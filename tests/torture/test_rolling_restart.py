@@ -1,8 +1,12 @@
-"""Three replicas on one Redis are replaced one after the other while 200 streams run: no reply is lost."""
+"""Three replicas on one Redis are replaced one after the other while 200 streams run: no reply is lost.
+
+Their settings are those of deploy/kubernetes/standalone/.
+"""
 
 import json
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPResponse
@@ -15,15 +19,21 @@ from tests.support import wire
 from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import RedisServer
 from tests.support.relay import relay
-from tests.support.replicas import await_answer, replica
+from tests.support.replicas import ROOT, await_answer, replica
 from tests.support.replies import DONE, Reply, sse, stream, text_chunks
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 REPLICAS, STREAMS = 3, 200
-DELAY = 15  # seconds; longer than a step of the restart, so that an old replica still accepts at its end
+# Its drain.delay is longer than a step of the restart, so that an old replica still accepts at its end.
+BASE = ROOT / "deploy" / "kubernetes" / "standalone" / "condenser.toml"
+DELAY = tomllib.loads(BASE.read_text())["drain"]["delay"]
 EACH = STREAMS // (2 * REPLICAS + 1)
-SETTINGS = {"CONDENSER_DRAIN__TIMEOUT": "600", "CONDENSER_KEEPALIVE_INTERVAL": "0"}
+SETTINGS = {
+    "CONDENSER_CONFIG": str(BASE),
+    "CONDENSER_ADMIN__LISTEN": "127.0.0.1:0",  # several replicas on one machine
+    "CONDENSER_KEEPALIVE_INTERVAL": "0",
+}
 
 
 @dataclass(frozen=True)
@@ -42,9 +52,9 @@ def test_a_rolling_restart_loses_no_reply(tmp_path: Path) -> None:
         upstream.answer(lambda asked: reply(asked, end))
         streams = list[HTTPResponse]()
 
-        def start(name: str, delay: int = 0) -> Running:
-            log, settings = tmp_path / name, {**SETTINGS, "CONDENSER_DRAIN__DELAY": str(delay)}
-            made = replica(upstream.base_url, redis.url, "mask+extract", 8_192, log, **settings)
+        def start(name: str, **more: str) -> Running:
+            log = tmp_path / name
+            made = replica(upstream.base_url, redis.url, "mask+extract", 8_192, log, **SETTINGS, **more)
             url, process = stack.enter_context(made)
             await_answer(url, process)
             targets.append(url)
@@ -57,10 +67,10 @@ def test_a_rolling_restart_loses_no_reply(tmp_path: Path) -> None:
                 wire.until(response, head(said))
                 streams.append(response)
 
-        old.extend(start(f"old-{number}", DELAY) for number in range(REPLICAS))
+        old.extend(start(f"old-{number}") for number in range(REPLICAS))
         open_streams(EACH)
         for number, each in enumerate(old):
-            start(f"new-{number}")
+            start(f"new-{number}", CONDENSER_DRAIN__DELAY="0")
             each.process.terminate()
             while wire.request(each.url, "GET", "/readyz").status != 503:  # at once, but a signal takes a moment
                 pass
