@@ -78,7 +78,7 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
         assert len({reply.session for reply in replies}) == 1
         listener = f"http://{os.environ['CONDENSER_ADMIN__LISTEN']}"
         await_true(lambda: counted(listener) == 8, "all workers' requests in the metrics of one")
-        assert len(Figures.of(listener).processes) == 2
+        await_true(lambda: Figures.of(listener).processes == workers(process), "the figures of both", 4 * BOUND)
         assert f" at {url} is ready;" in run(capsys, "status")[1]  # found by the first process's note
         assert run(capsys, "sessions", "show", "one")[0] == 0  # at the address of administration, which the note has
         for path, here, there in (("/metrics", 404, 200), (CHAT, 200, 404), ("/healthz", 200, 200)):
