@@ -160,24 +160,26 @@ COMMANDS = {
     "condenser": [sys.executable, "-c", SERVE],
     "claude": agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs"),
     "codex": agents.command("codex", "@openai/codex/bin/codex.js"),
+    **{name: [found] for name in ("aider", "opencode") if (found := shutil.which(name))},
 }
+"""All that a script may run: what a guide does to a machine of its reader's must not be done to this one."""
 
 
 def run_shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A script that has run in a home of its own; it finds the commands above and those of this environment."""
+    """A script that has run in a home of its own; it finds the commands above and no other."""
     own = folder / "bin"
     own.mkdir(exist_ok=True)
     for place in ("objects", "refs"):  # Codex wants a repository
         (folder / ".git" / place).mkdir(parents=True, exist_ok=True)
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    for name, words in COMMANDS.items():
-        (own / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    path = os.pathsep.join([str(own), os.environ["PATH"]])
+    for name, words in ((name, words) for name, words in COMMANDS.items() if words):
+        (own / name).write_text(f'#!/bin/sh\nPATH={shlex.quote(path)} exec {shlex.join(words)} "$@"\n')
         (own / name).chmod(0o700)
-    path = os.pathsep.join([str(own), str(Path(sys.executable).parent), os.environ["PATH"]])
-    home = {"PATH": path, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), "PYTHONPATH": str(ROOT)}
+    home = {"PATH": str(own), "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / ".config"), "PYTHONPATH": str(ROOT)}
     quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "AIDER_CHECK_UPDATE": "false"}
     settings = {"CONDENSER_CONFIG": "", "CONDENSER_STORE__URL": "memory://"}
-    return _run(["sh", "-eu", "-c", script], folder, {**home, **quiet, **settings, **variables})
+    return _run(["/bin/sh", "-eu", "-c", script], folder, {**home, **quiet, **settings, **variables})
 
 
 def _run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.clients.guides import CLIENT_PAGES, INDEX, PROGRAMS, Block, Guides, blocks, page_of, pages, said
+from tests.clients.guides import CLIENT_PAGES, INDEX, PROGRAMS, Block, Guides, blocks, page_of, pages, run_shell, said
 from tests.test_docs import relative, rows
 
 READ: dict[str, Callable[[str], object]] = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
@@ -56,3 +56,8 @@ def is_run_here(page: Path) -> bool:
 @pytest.mark.parametrize("page", [*filter(is_run_here, pages())], ids=relative)
 def test_a_guide_runs_as_it_is_written(page: Path, guide: Guides) -> None:
     guide(page.stem) if page.parent == CLIENT_PAGES else guide.run(page)
+
+
+def test_a_guide_for_administrators_does_nothing_to_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"rm: .*not found"):
+        run_shell("cd . && rm -f kept", tmp_path)
