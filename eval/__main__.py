@@ -1,4 +1,4 @@
-"""`python -m eval`: measure what of annotated dialogues reaches the model, and write docs/quality.md.
+"""`python -m eval`: measure what of annotated dialogues reaches the model, and write docs/internals/quality.md.
 
 Takes some minutes: every question is asked of every strategy, in views of three sizes. Times do not matter here, so
 other work may go on beside it; the figures are the same every time.
@@ -25,8 +25,8 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import TokenCounter
 from tests.support.data import LONG, SHORT
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
-TEMPLATE = Path(__file__).with_name("quality.md")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals/quality.md"
+TEMPLATE = Path(__file__).with_name("internals/quality.md")
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 KITS = Path(__file__).resolve().parents[1] / ".venv-kits" / "bin" / "python"
 _NOT_MEASURED = "Not measured: the long conversations are missing."

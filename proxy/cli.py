@@ -37,17 +37,17 @@ _PROBES = ("status", "dashboard", "healthcheck")
 DOCUMENTS = "docs/"
 """Where the documents are: a folder of the source repository."""
 PAGES = {  # the page and section about a command; "" for every other
-    "": "operations.md#commands",
-    "wrap": "operations.md#one-command",
-    "replay": "operations.md#your-own-history",
-    "dashboard": "dashboard.md",
-    "sessions": "operations.md#sessions",
-    "doctor": "operations.md#when-nothing-seems-to-happen",
-    "memory": "operations.md#memory",
-    "reload": "operations.md#new-settings-without-a-restart",
-    "keys": "security.md#keys-of-callers",
-    "mcp": "operations.md#an-agents-own-memory",
-    "healthcheck": "operations.md#health",
+    "": "reference/commands.md#commands",
+    "wrap": "reference/commands.md#one-command",
+    "replay": "reference/commands.md#your-own-history",
+    "dashboard": "guides/dashboard.md",
+    "sessions": "reference/commands.md#sessions",
+    "doctor": "reference/commands.md#when-nothing-seems-to-happen",
+    "memory": "reference/commands.md#memory",
+    "reload": "guides/deploy.md#new-settings-without-a-restart",
+    "keys": "internals/security.md#keys-of-callers",
+    "mcp": "reference/commands.md#an-agents-own-memory",
+    "healthcheck": "guides/deploy.md#health",
 }
 EXAMPLES = {  # arguments, by the command, or by the command and its action; "" for the top
     "": ("demo", "wrap -- claude", "serve", "help sessions show"),
@@ -89,7 +89,8 @@ EXAMPLES = {  # arguments, by the command, or by the command and its action; "" 
     "healthcheck": ("healthcheck --url http://127.0.0.1:9000",),
 }
 _NO_WINDOWS = (
-    "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container (docs/operations.md#windows)"
+    "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container"
+    " (docs/reference/commands.md#windows)"
 )
 
 

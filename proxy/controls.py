@@ -1,8 +1,8 @@
 """The controls of a request: what a client may ask of the proxy, by header, member of the body or suffix of the model.
 
 `Controls` is their table: it has a field for each, and `control(...)` says everything about it. The reading of headers
-and bodies, what a session keeps, `controls.allow` in the settings, errors, and the check of the table in docs/http.md
-all use these rows. A new control is one row, its line in the docs, and the code that uses the field.
+and bodies, what a session keeps, `controls.allow` in the settings, errors, and the check of the table in
+docs/reference/http.md all use these rows. A new control is one row, its line in the docs, and the code that uses it.
 
 For each control the header wins over the body, and the body over the suffix. If a request does not set a control, it is
 taken from the session if it sticks (`Controls.over`), and else from the settings (`proxy.condensing.policy`).
@@ -206,14 +206,15 @@ class Controls:
     memory_scope: str | None = control(
         "memory-scope",
         _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII"),
-        "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
-        " `memory.scopes` is set",
+        "what the session [shares memory cards](../internals/sessions.md#memory) with: 1-64 of"
+        " `A-Z a-z 0-9 _ . -`; 400 unless `memory.scopes` is set",
         sticks="yes, until another scope is named",
     )
     economy: str | None = control(
         "economy",
         _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto"),
-        "`auto`: condense at the [cheapest](economics.md) size; `advise`: give that size in the reply; `off`",
+        "`auto`: condense at the [cheapest](../internals/economics.md) size; `advise`: give that size in the reply;"
+        " `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",
     )

@@ -1,4 +1,4 @@
-"""The proxy's own errors, as clients get them; docs/http.md lists them.
+"""The proxy's own errors, as clients get them; docs/reference/http.md lists them.
 
 They are sent as `{"error": {"message", "type", "param", "code"}}`, the form that OpenAI's SDKs read; missing values are
 null. The upstream's errors are not among them: they pass through unchanged.

@@ -1,4 +1,4 @@
-"""The closed list of values of `X-Condenser-Reason`. `docs/reasons.md` has a heading for each.
+"""The closed list of values of `X-Condenser-Reason`. `docs/reference/reasons.md` has a heading for each.
 
 A request has one reason. A reason that merely says why nothing was condensed, or no more than before, gives way to
 one that tells the client something about its request. The last two sets of reasons hold those that give way.

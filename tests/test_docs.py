@@ -106,7 +106,7 @@ def column(text: str, title: str) -> set[str]:
 
 
 def test_every_reason_has_a_heading_and_every_heading_a_reason() -> None:
-    assert sorted(headings(read("reasons.md"), 3)) == sorted(REASONS)
+    assert sorted(headings(read("reference/reasons.md"), 3)) == sorted(REASONS)
 
 
 def test_every_strategy_has_a_heading() -> None:
@@ -177,7 +177,8 @@ ALL_KEYS = {key: value for key, value in settings_keys().items() if key != "opti
 
 
 def documented_keys() -> dict[str, Row]:
-    return {name: row for row in rows(read("configuration.md")) if "key" in row for name in names(row["key"])}
+    keyed = (row for row in rows(read("reference/configuration.md")) if "key" in row)
+    return {name: row for row in keyed for name in names(row["key"])}
 
 
 def test_every_settings_key_is_in_the_configuration_document_and_no_other() -> None:
@@ -274,7 +275,8 @@ def test_the_config_file_has_every_key_and_no_other() -> None:
 
 
 def test_the_table_of_request_headers_is_that_of_the_controls() -> None:
-    said = [list(row.values()) for row in rows(section(read("http.md"), "Request headers")) if "sticks" in row]
+    table = rows(section(read("reference/http.md"), "Request headers"))
+    said = [list(row.values()) for row in table if "sticks" in row]
     assert said == [
         [f"`X-Condenser-{row.key.title()}`", row.what, row.sticks, row.settings] for row in CONTROLS.values()
     ]
@@ -296,16 +298,16 @@ def test_every_response_header_is_documented() -> None:
     source = inspect.getsource(account.headers)
     # The protocol is the path's, whatever is decided.
     made = {*re.findall(r"X-Condenser-[A-Za-z-]+", source), "Server-Timing", "X-Condenser-Protocol"}
-    assert column(section(read("http.md"), "Response headers"), "header") == made
+    assert column(section(read("reference/http.md"), "Response headers"), "header") == made
 
 
 @pytest.mark.parametrize(("title", "values"), [("action", Action), ("trigger", Trigger)])
 def test_every_action_and_trigger_is_documented(title: str, values: type[Action | Trigger]) -> None:
-    assert column(section(read("http.md"), "Response headers"), title) == set(values)
+    assert column(section(read("reference/http.md"), "Response headers"), title) == set(values)
 
 
 def test_every_error_of_ours_is_documented_with_its_status_and_type() -> None:
-    table = [row for row in rows(section(read("http.md"), "Errors")) if "code" in row]
+    table = [row for row in rows(section(read("reference/http.md"), "Errors")) if "code" in row]
     said = {(row["status"], kind, code) for row in table for kind in names(row["type"]) for code in names(row["code"])}
     kinds = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, ProxyError)]
     assert {(str(each.status), each.type, each.code) for each in kinds if each.code} <= said
@@ -314,7 +316,7 @@ def test_every_error_of_ours_is_documented_with_its_status_and_type() -> None:
 def test_every_metric_is_documented_with_its_labels() -> None:
     found = Telemetry().registry.collect()
     made = {metric.name + ("_total" if metric.type == "counter" else "") for metric in found}
-    table = section(read("operations.md"), "Metrics")
+    table = section(read("reference/telemetry.md"), "Metrics")
     assert column(table, "metric") == made
     said = {name: tuple(names(row["labels"])) for row in rows(table) for name in names(row["metric"])}
     assert {f"condenser_{name}": labels for name, (_, _, labels) in METRICS.items()}.items() <= said.items()
@@ -322,15 +324,16 @@ def test_every_metric_is_documented_with_its_labels() -> None:
 
 def test_every_alert_is_documented() -> None:
     alerts = set(re.findall(r"alert: (\w+)", (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()))
-    assert column(section(read("operations.md"), "Monitoring"), "alert") == alerts
+    assert column(section(read("reference/telemetry.md"), "Monitoring"), "alert") == alerts
 
 
 def test_every_command_is_documented() -> None:
-    assert column(section(read("operations.md"), "Commands"), "command") == {f"condenser {name}" for name in COMMANDS}
+    listed = column(section(read("reference/commands.md"), "Commands"), "command")
+    assert listed == {f"condenser {name}" for name in COMMANDS}
 
 
 def test_every_help_names_a_section_that_is_there() -> None:
-    for page in (*PAGES.values(), "operations.md#windows"):
+    for page in (*PAGES.values(), "reference/commands.md#windows"):
         file, _, anchor = page.partition("#")
         assert not anchor or anchor in map(slug, headings(read(file))), page
 
@@ -381,7 +384,7 @@ def test_no_package_index_is_named(path: Path) -> None:
 def test_every_decision_is_listed_in_the_design_and_has_its_three_parts() -> None:
     files = sorted((DOCS / "decisions").glob("*.md"))
     assert [f"decisions/{file.name}" for file in files] == [
-        link for link in links(DOCS / "design.md") if link.startswith("decisions/")
+        link.removeprefix("../") for link in links(DOCS / "internals/design.md") if link.startswith("../decisions/")
     ]
     numbers = [file.name.partition("-")[0] for file in files]
     assert numbers == sorted({f"{int(each):04}" for each in numbers})  # gaps are numbers that nobody needed

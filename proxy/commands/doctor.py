@@ -122,7 +122,7 @@ def _store(store: Mapping[str, Any]) -> Iterator[Finding]:
     place, state = store.get("url", "the store"), store["state"]
     if state != "ok":
         text = f"Sessions cannot be kept in {place}: {state}. Requests are served without what is stored."
-        yield Finding("store", WRONG, text, _REMEDIES.get(state, f"read what docs/reasons.md says of {state}."))
+        yield Finding("store", WRONG, text, _REMEDIES.get(state, f"see docs/reference/reasons.md#{state}."))
     elif place == "memory://":
         text = "Sessions are kept in memory, so the proxy forgets them when it stops."
         yield Finding("memory-store", NOTE, text, "leave --store out, or name a file: --store sqlite:///condenser.db")
@@ -162,7 +162,7 @@ def _arrived(total: Counter[str], base: str, hours: int) -> Iterator[Finding]:
     for name in total:
         if name.startswith("reason_") and name in _REMEDIES:
             reason = name.removeprefix("reason_")
-            text = f"{_times(total[name], 'request')} could not be condensed: {reason} (docs/reasons.md#{reason})."
+            text = f"{_times(total[name], 'request')} could not be condensed: {reason}, see docs/reference/reasons.md."
             yield Finding(reason, NOTE, text, _REMEDIES[name])
 
 
@@ -199,7 +199,7 @@ def _kind(row: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("window-unknown", NOTE, text, remedy, [*entry, "window = 32768"])
     elif fullest >= trigger:
         text += f" Condensing begins at {trigger:,}, but it could not, or waits."
-        yield Finding("not-condensed", NOTE, text, "see docs/reasons.md; the log has the reason of each request.")
+        yield Finding("not-condensed", NOTE, text, "see docs/reference/reasons.md; the log has each request's reason.")
     else:
         text += f" Condensing begins at {trigger:,}, so there was nothing to do."
         yield Finding("below-marks", OK, text, "nothing; or lower `window` or marks.trigger to condense earlier.")
@@ -233,11 +233,11 @@ def _failed(total: Counter[str]) -> Iterator[Finding]:
             continue
         of = f"{count:,} of {_times(requests, 'request')} ({count / requests:.0%})"
         by = f"The upstream answered {what} to {of}." if kind == "status" else f"{of} failed here: {what}."
-        fallback = "look at the error in the client: docs/http.md has those of the proxy."
+        fallback = "look at the error in the client: docs/reference/http.md has those of the proxy."
         yield Finding(name, WRONG, by, _REMEDIES.get(name, fallback))
     if count := total["action_degraded"]:
         text = f"{_times(count, 'request')} went without all that they need, such as what is stored."
-        yield Finding("degraded", WRONG, text, "look up the reasons above in docs/reasons.md; the log has the details.")
+        yield Finding("degraded", WRONG, text, "docs/reference/reasons.md has the reasons above; the log has details.")
     if count := total["own_failed"]:
         text = f"{count:,} of {total['own_calls']:,} of the proxy's own model calls failed."
         remedy = "check the models of [summarizer] and [judge]; `condenser sessions show` has the errors."

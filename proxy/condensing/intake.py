@@ -3,7 +3,7 @@
 The order matters. A history that the request names is supplied first, because its tokens count too. Then the transcript
 is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the client has
 left messages out; and the settings of the session have a say in the policy. The comments in `build_context` are steps 3
-to 10 of `docs/design.md`.
+to 10 of `docs/internals/design.md`.
 """
 
 from __future__ import annotations

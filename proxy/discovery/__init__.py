@@ -9,7 +9,7 @@ including those that state no window. A server that loads models on demand is as
 then has it surely loaded the model, maybe with another window than the last time.
 
 The model list, `GET /v1/models`, shows the kind of most servers and the windows of some (`_stated`); the others have
-pages of their own (`PAGES`). docs/configuration.md has a table of servers.
+pages of their own (`PAGES`). docs/reference/configuration.md has a table of servers.
 
 On servers of no known kind these numbers may be what a model was made for, so there they are ceilings: they lower the
 window of the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.

@@ -354,7 +354,7 @@ class ControlSettings(Table):
 
 
 class Settings(BaseSettings):
-    """All settings of one proxy. docs/configuration.md describes every key."""
+    """All settings of one proxy. docs/reference/configuration.md describes every key."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 

@@ -1,7 +1,7 @@
 """The tables of the settings: one class for each, with its keys, their defaults and their bounds.
 
-docs/configuration.md describes each key. Times are in seconds; sizes are in bytes, or in tokens if the name or the docs
-say so.
+docs/reference/configuration.md describes each key. Times are in seconds; sizes are in bytes, or in tokens if the name
+or the docs say so.
 
 Values are checked beyond types and bounds. No message quotes a value that may be secret. An empty value is refused and
 never means the default, because it usually comes from a shell variable that is not set.
@@ -496,7 +496,7 @@ class SessionSettings(Table):
 
 
 class ServerSettings(Table):
-    """The hosts, web pages and paths that the server serves; docs/security.md says what each is for."""
+    """The hosts, web pages and paths that the server serves; docs/internals/security.md says what each is for."""
 
     trusted_proxies: Networks = ("127.0.0.1", "::1")
     hosts: HostNames = ()
@@ -520,7 +520,7 @@ class DrainSettings(Table):
 
 
 class LimitSettings(Table):
-    """Upper bounds for requests and connections; docs/security.md says what each is for."""
+    """Upper bounds for requests and connections; docs/internals/security.md says what each is for."""
 
     body: int = Field(32 * 1024 * 1024, gt=0)
     messages: int = Field(10_000, gt=0)

@@ -1,7 +1,7 @@
 """Alignment: recognises a history whose client has dropped its oldest messages.
 
-docs/sessions.md says which transcripts are matched, and why no others are: a short "continue" must never bring in
-another history.
+docs/internals/sessions.md says which transcripts are matched, and why no others are: a short "continue" must never
+bring in another history.
 
 The stored messages form a tree. A node is the chain digest up to and including its message, and each message names the
 node before it. So the next node of a run is computed, not searched for; only the beginning of a run is looked up, by

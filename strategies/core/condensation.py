@@ -9,9 +9,9 @@ condensation said, so condensations are never stacked.
 A kept piece holds only the index of its message. The bytes come from the current transcript; the anchor proves that it
 is the same message.
 
-`replay` chooses the condensation that the view of a transcript applies; docs/sessions.md has the rule. After a rewind,
-an old head may cover a protected message (the newest round, or the last user message). Such a head is skipped, and so
-is one that pinned messages make larger than the transcript.
+`replay` chooses the condensation that the view of a transcript applies; docs/internals/sessions.md has the rule. After
+a rewind, an old head may cover a protected message (the newest round, or the last user message). Such a head is
+skipped, and so is one that pinned messages make larger than the transcript.
 
 A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
 applied it yet. It must shrink the view by a certain share. One that a judge asked for must only make the view smaller:

@@ -1,9 +1,9 @@
 """What conversations cost, and when condensing pays. Pure arithmetic: prompt lengths and prefixes in, money out.
 
-docs/economics.md has an example and the formulas. The best trigger follows from one cycle, in which a view grows from
-its landing `L0` to the trigger `L` by `g` per request. Its (L − L0) / g requests read (L + L0) / 2 tokens on average,
-and it is condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), apart from terms that do
-not depend on `L`. The minimum is at L = L0 + √(2 × g × C / p_read), the rule of StaySwitch.
+docs/internals/economics.md has an example and the formulas. The best trigger follows from one cycle, in which a view
+grows from its landing `L0` to the trigger `L` by `g` per request. Its (L − L0) / g requests read (L + L0) / 2 tokens on
+average, and it is condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), apart from
+terms that do not depend on `L`. The minimum is at L = L0 + √(2 × g × C / p_read), the rule of StaySwitch.
 
 All sizes are in tokens as the upstream counts them; money is in the currency of the prices.
 """

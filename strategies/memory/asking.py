@@ -3,7 +3,7 @@
 A block costs tokens in every request until the next condensation. So it is put in only before a message that mainly
 asks, or asks about what was said: others go on with what is in view, and the words that they share with old messages
 are those of the subject. And what has left the view must match about as well as the best of what the view shows, else
-the question is about the latter. docs/quality.md has what both save and cost.
+the question is about the latter. docs/internals/quality.md has what both save and cost.
 """
 
 from __future__ import annotations

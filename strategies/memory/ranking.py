@@ -4,7 +4,7 @@ In a conversation, the words of a question and those of its answer are in differ
 cost?" "45 yuan." So each occurrence of a term also counts, less with each step, for some messages after it and for two
 before it. The sums saturate like BM25's term frequency, so that a message whose surroundings contain *all* terms of the
 query comes before one that repeats a single term. On annotated dialogues this helps more than all other rules together;
-see docs/quality.md.
+see docs/internals/quality.md.
 
 The other rules have small effects. A message scores higher if the query names its speaker, or the month or day on which
 it was said (a date at the beginning of a message holds for the messages after it). A term of the query counts more in

@@ -1,4 +1,4 @@
-"""`python -m tests.browser.screenshots`: writes the pictures of docs/dashboard.md, of a conversation that runs here."""
+"""`python -m tests.browser.screenshots`: writes the pictures of docs/guides/dashboard.md, of a talk that runs here."""
 
 from pathlib import Path
 

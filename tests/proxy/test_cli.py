@@ -63,7 +63,8 @@ def test_a_system_without_locks_is_told_what_to_use(words: list[str]) -> None:
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (made.returncode, made.stdout) == (1, "")
     assert made.stderr == (
-        "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container (docs/operations.md#windows)\n"
+        "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container"
+        " (docs/reference/commands.md#windows)\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of a run, as a row of the table in docs/reliability.md."""
+"""The figures of a run, as a row of the table in docs/internals/reliability.md."""
 
 from collections import Counter
 from collections.abc import Mapping

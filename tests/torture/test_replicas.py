@@ -1,7 +1,7 @@
 """Three replicas on one Redis forward what one process forwards, whichever of them a turn comes to.
 
 The small form runs with all other tests; `-m torture` runs fifty conversations at once and prints the figures of
-docs/reliability.md.
+docs/internals/reliability.md.
 """
 
 import sys

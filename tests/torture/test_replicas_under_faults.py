@@ -2,7 +2,7 @@
 
     pytest tests/torture -m torture -s
 
-prints the figures of docs/reliability.md. What makes a view right is told in `judging`.
+prints the figures of docs/internals/reliability.md. What makes a view right is told in `judging`.
 """
 
 import sys
