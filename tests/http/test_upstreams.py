@@ -167,7 +167,8 @@ def test_upstreams_that_get_the_same_credentials_are_known() -> None:
 
 def test_an_own_call_may_have_an_upstream_of_its_own() -> None:
     said = [{"role": role, "content": f"{n} {'frost ' * 200}"} for n in range(12) for role in ("user", "assistant")]
-    written = " ".join(f"In row {n} the frost took the beans, and bed {n} is empty." for n in range(20))
+    beds = " ".join(f"In row {n} the frost took the beans, and bed {n} is empty." for n in range(20))
+    written = f"<summary>{beds}</summary>"
     with ScriptedUpstream() as one, StrictMessages(lambda body: written) as writer:
         entries: list[dict[str, Any]] = [
             {"name": "one", "base_url": one.url},
