@@ -77,7 +77,7 @@ class Extract(Strategy):
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         yield from ()
         goal = min(budget.goal, int(budget.usable * self.options.depth))
-        small, counter = budget.summary_cap, view.counter
+        small, counter = budget.window // 10, view.counter
         # More than half of so low a goal would leave few turns, and the next condensation would come too soon.
         large = max(small, min(budget.replacement_cap, goal // 2))
         end, text = self._recorded(view, budget, goal, large, large)

@@ -44,6 +44,7 @@ from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.protocol import Marking
+from strategies.core.summary import USEFUL_CAP
 
 _STAND_IN = SecretStr("nobody is told")
 
@@ -126,6 +127,8 @@ async def _add_calibration(built: Services, model: str, report: Report, *, offli
     if asks:
         await server.ask()
         report.add("server", server.kind or "reports no context length, or only with a credential")
+        for said in server.advice:
+            report.add("server", said)
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     figures = await built.calibrator.figures(scope, counted)
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
@@ -271,6 +274,9 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
             yield f"  max input {window.max_input:,} ({known_by})"
         yield from (f"  {label:<9} {text}" for label, text in _rows(policy, budget, checked))
     yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
+    if budget is not None and budget.summary_cap < USEFUL_CAP and any(stage.asks for stage in policy.stages):
+        yield f"            a summary has at most {budget.summary_cap} tokens here, with frame and ledger: a model does"
+        yield "            nothing useful; mask+extract and recent ask none"
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         for option in fields(options) if options is not None else ():

@@ -22,7 +22,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -33,6 +33,7 @@ from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.knowledge.profiles import LessonScope
 from proxy.reasons import Reason, Trigger
+from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
@@ -149,6 +150,7 @@ class PipelineRunner:
     _expected_seconds: Callable[..., float]  # how long an answer would take (`Dispatcher.expected_seconds`)
     _shared_cache: Callable[[LessonScope], int | None]
     """The tokens of the cache that the slots of a model's server share, if they do."""
+    _cramped: Lru[int, bool] = field(default_factory=lambda: Lru(100), init=False)
 
     def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:
         return Models(self._resolver, policy, budget, caller, view, self._shared_cache)
@@ -204,6 +206,8 @@ class PipelineRunner:
                 run_required(requirement, policy.stages, policy.ladder, base.view, budget, session)
             )
         except StrategyError as error:
+            if error.reason == Reason.NO_ROOM:
+                self._note_no_room(budget)
             return RunResult(None, error.reason, driver.tokens, driver.has_asked)
         except Exception:  # noqa: BLE001
             # A defect in a strategy costs headroom, never the reply.
@@ -211,8 +215,17 @@ class PipelineRunner:
             return RunResult(None, Reason.INTERNAL_ERROR, driver.tokens, driver.has_asked)
         for defect in outcome.defects:
             _log.error("a stage failed", exc_info=defect)
+        if Reason.NO_ROOM in outcome.reasons.values():
+            self._note_no_room(budget)
         made = condensation_of(run, outcome, driver.tokens, self._clock())
         return RunResult(made, outcome.failure, driver.tokens, driver.has_asked)
+
+    def _note_no_room(self, budget: Budget) -> None:
+        """Logs once for each window that a model's record has no room in it."""
+        if self._cramped.get(budget.window) is None:
+            self._cramped.put(budget.window, True)
+            text = "a record of a model has no room in a window of %d tokens: stages that ask no model do the work"
+            _log.warning(text, budget.window)
 
     async def ask_judges(
         self,

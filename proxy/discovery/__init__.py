@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
@@ -88,6 +88,7 @@ class Reading:
     kind: ServerKind
     windows: Mapping[str, StatedWindow] = field(default_factory=dict)  # by name, or by `ANY_NAME`
     slots: int | None = None  # how many requests the server answers at a time, if it states that
+    shows_tools: bool | None = None  # whether its chat template shows tools to the model, if it states that
 
     @property
     def is_silent(self) -> bool:
@@ -107,7 +108,7 @@ class Reading:
         if earlier is None or earlier.kind is not self.kind or not self.kind.is_local or ANY_NAME in self.windows:
             return self
         named = {name: window for name, window in earlier.windows.items() if name != ANY_NAME or self.is_silent}
-        return Reading(self.kind, {**named, **self.windows}, self.slots)
+        return replace(self, windows={**named, **self.windows})
 
 
 class Stated(NamedTuple):
@@ -280,6 +281,13 @@ def slots_in(page: object) -> int | None:
     return slots if isinstance(slots, int) and not isinstance(slots, bool) and slots > 0 else None
 
 
+def shows_tools(page: object) -> bool | None:
+    """Whether llama.cpp's chat template shows tools to the model, by its `/props`; None if that does not say."""
+    shown = object_at({"page": page}, "page").get("chat_template_caps")
+    found = object_at({"caps": shown}, "caps").get("supports_tools")
+    return found if isinstance(found, bool) else None
+
+
 PAGES = (  # in the order in which a server of unknown kind is asked; only a server's own page states anything
     Page(ServerKind.LLAMA_CPP, SLOTS_PAGE, _llama_cpp_properties),
     Page(ServerKind.LLAMA_CPP, "/slots", _llama_cpp_slots),
@@ -348,6 +356,17 @@ class Discovered:
         """Whether the upstream's server states that it answers one request at a time."""
         return self._reading is not None and self._reading.slots == 1
 
+    @property
+    def advice(self) -> Iterator[str]:
+        """What a person should know of how the server was started, a sentence each; nothing if it does not say."""
+        reading = self._reading or Reading(ServerKind.HOST)
+        if self.is_serial:
+            yield "one slot: calls of the proxy's own give way to requests of clients"
+        elif reading.slots:
+            yield f"{reading.slots} slots: if they share one cache, requests that do not fit it together take turns"
+        if reading.shows_tools is False:
+            yield "its chat template shows the model no tools: offer no memory tool there"
+
     async def asked(self) -> None:
         """Returns when the server has been asked, or after a moment: so one that answers late delays nothing else."""
         self.ask_if_due()
@@ -370,7 +389,7 @@ class Discovered:
                 reading = known or await self._recognise()
                 if reading is not None and reading.kind is ServerKind.LLAMA_CPP:
                     _, page = await self._fetch(SLOTS_PAGE, beside_v1=True)
-                    reading = replace(reading, slots=slots_in(page))
+                    reading = replace(reading, slots=slots_in(page), shows_tools=shows_tools(page))
         except (UpstreamUnavailable, TimeoutError):
             self._due = self.clock() + FAILURE_KEPT
             return

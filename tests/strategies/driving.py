@@ -50,7 +50,8 @@ def wordy(effect: Effect) -> Result:
     """A summary as long as it may be."""
     if isinstance(effect, Compact):
         return compacted("word " * max(effect.room // 2, 1))
-    return Answer(f"<summary>{'word ' * effect.max_tokens}</summary>")
+    most = effect.record if isinstance(effect, Ask) and effect.record else effect.max_tokens
+    return Answer(f"<summary>{'word ' * most}</summary>")
 
 
 def failing(effect: Effect) -> Result:

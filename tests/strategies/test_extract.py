@@ -167,7 +167,7 @@ def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
     prose = "目标是修复解析器，" + "文件已经读过，" * 200 + "最后运行测试。"
 
     def reply(effect: Effect) -> Answer:
-        return Answer(prose)
+        return Answer(f"<summary>{prose}</summary>")
 
     bodies = chat(40, size=200)
     first = condensed("half-window", view_of(bodies), Budget.of(40_000), reply)
@@ -180,7 +180,8 @@ def test_a_record_of_a_larger_window_is_cut_at_last() -> None:
     """A client that changes to a model with a small window brings a record of a tenth of the large one."""
 
     def reply(effect: Effect) -> Answer:
-        return Answer("\n".join(f"Fact {i}: {words(20)}" for i in range(80)))
+        facts = "\n".join(f"Fact {i}: {words(20)}" for i in range(80))
+        return Answer(f"<summary>{facts}</summary>")
 
     bodies = chat(60, size=100)
     large = condensed("half-window", view_of(bodies), Budget.of(30_000).with_goal(0), reply)

@@ -191,7 +191,10 @@ def test_a_check_shows_published_and_set_prices_and_economy() -> None:
 
 def test_options_are_shown_clamped_and_by_their_mode() -> None:
     text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
-    assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
+    assert (
+        "rolling.summary_max_tokens = 800 (a tenth of the window, or a sixth up to 400, clamped from 1,200, default)"
+        in text
+    )
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
     assert "rolling.memory_top_k = 9 (settings)" in text
     assert re.search(r"trigger +5,400 \(0\.7714 of usable, of rolling\)", text)
@@ -227,6 +230,24 @@ def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: py
     assert re.search(r"^ +window +4,096 \(stated by Ollama\)$", out, re.MULTILINE)
     code, out, _ = run(capsys, *words, "--offline")
     assert "unknown" in out
+
+
+def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
+    props = {**pages.LLAMA_CPP_PROPS, "total_slots": 1, "chat_template_caps": {"supports_tools": False}}
+    said = {"/v1/models": pages.LLAMA_CPP, "/props": props}
+    upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
+    words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "m")
+    out = run(capsys, *words)[1]
+    assert "one slot: calls of the proxy's own give way" in out
+    assert "its chat template shows the model no tools" in out
+    said["/props"] = pages.LLAMA_CPP_PROPS
+    assert "4 slots: if they share one cache" in run(capsys, *words)[1]
+
+
+def test_a_check_says_where_a_model_does_nothing_useful() -> None:
+    assert "a summary has at most 170 tokens here" in budget(window=1_024, strategy="half-window")
+    for fine in ({"window": 2_048, "strategy": "half-window"}, {"window": 1_024}):
+        assert "a summary has at most" not in budget(**fine)
 
 
 def test_a_check_of_a_model_reads_the_suffix_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:

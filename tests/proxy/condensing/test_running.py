@@ -96,6 +96,16 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
     assert threading.main_thread() not in threads
 
 
+async def test_a_window_without_room_for_a_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    client, chosen = Upstream(UpstreamSettings()), policy(window=512)
+    run = Run(Requirement.HARD, Replayed(view(3), None), chosen, chosen.budget, SessionFacts(), started=0.0)
+    runner = PipelineRunner(Asking(client), OwnedTasks(), time.time, lambda *_: 0.0, lambda _: None)
+    for _ in range(2):
+        await runner.project(run)
+    await client.close()
+    assert caplog.text.count("a record of a model has no room in a window of 512 tokens") == 1
+
+
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
     for window in (2_048, WINDOW, 6_000, 8_192, 16_384, 32_768):
         found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)

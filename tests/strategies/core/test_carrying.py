@@ -66,10 +66,10 @@ def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
 
 
 def test_rules_have_two_thirds_of_a_small_window() -> None:
-    rules = "\n".join(f"Never open door number {i}." for i in range(40))
+    rules = "\n".join(f"Never open door number {i}." for i in range(80))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
     kept = handed_on(view, 3, Budget.of(3_000))
-    most = text_room(300, WORDS)
+    most = text_room(400, WORDS)
     assert most / 2 < ledger_tokens(Ledger(kept.rules), WORDS) <= most * 2 / 3 + 1
     assert 0 < ledger_tokens(Ledger((), kept.facts), WORDS) <= most * 0.3 + 1
     assert ledger_tokens(kept, WORDS) <= most * 0.9 + 4
