@@ -247,10 +247,10 @@ def test_a_model_that_fails_at_the_limit_leaves_it_to_the_rules() -> None:
 
     view = view_of(agent(30, size=100))
     outcome = attempted(Requirement.HARD, "dynacontext", view, Budget.of(3_000), reply)
-    assert outcome.reasons == {"dynacontext": "summary-untagged"}
+    assert outcome.reasons == {"dynacontext": "summary-empty"}
     assert outcome.stages == ["extract"]
     assert "Summary generation failed" not in outcome.view.to_json()
-    with pytest.raises(StrategyError, match="summary-untagged"):
+    with pytest.raises(StrategyError, match="summary-empty"):
         attempted(Requirement.PREPARE, "dynacontext", view, Budget.of(3_000), reply, judged_session(view))
 
 

@@ -27,8 +27,8 @@ def test_a_code_fence_around_the_answer_is_taken_off() -> None:
 @pytest.mark.parametrize(
     "text", ["They talked.", '{"summary": "They', "[1, 2]", '"They talked."', '{"memories": []}', "[" * 5_000]
 )
-def test_an_answer_that_is_no_such_object_is_the_summary(text: str) -> None:
-    assert read_json_answer(text) == ParsedAnswer(text)
+def test_an_answer_that_is_no_such_object_is_malformed(text: str) -> None:
+    assert read_json_answer(text) == ParsedAnswer(text, well_formed=False)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,8 @@ def test_a_block_of_cards_is_taken_out_of_a_text() -> None:
     "told", ["", "They talked.", "The <memory> tag is used.", "Use <memory>x</memory> in the page."]
 )
 def test_a_text_without_a_block_is_as_it_is(told: str) -> None:
-    assert read_plain_answer(told) == ParsedAnswer(told)
+    assert read_plain_answer(told) == ParsedAnswer(told, well_formed=False)
+    assert read_plain_answer(f"<summary>{told}</summary>") == ParsedAnswer(told)
 
 
 def test_a_card_may_quote_the_end_of_a_block() -> None:
