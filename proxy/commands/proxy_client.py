@@ -31,7 +31,7 @@ URL_HELP = "where the proxy is; by default the one that runs here, else the sett
 SHORT = 12  # characters of a session's key that `sessions list` prints, and that name the session if no other has them
 HINT_404 = "there is no such session"
 HINT_TENANT = "there is no such tenant, or its admin API is off"
-_HINT_401 = "the token is wrong: give --token, or set admin.token to that of the proxy"
+_HINT_401 = "it wants its admin token: give --token, or set admin.token here to that of the proxy"
 _HINT_CLOSED = "its admin API is off: start it with admin.token set, and give that token with --token here"
 _HEADERS = {"Content-Type": "application/json"}
 NO_HEADERS: Mapping[str, str] = {}
@@ -152,6 +152,8 @@ def token_of(running: Note | None, url: str | None = None) -> str | None:
     from proxy.settings.token import known_token, read_token
 
     settings = load_settings()
+    if settings.admin.token is None and running and running.token:
+        return running.token
     if settings.admin.token is None and running and running.token_file:
         return read_token(Path(running.token_file))
     return known_token(settings, url)

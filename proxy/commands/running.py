@@ -35,6 +35,7 @@ class Note(NamedTuple):
     token_file: str | None  # the file with its admin token; None if there is no such file
     started: float
     admin: str | None = None  # the address of its listener for administration, if it has one
+    token: str | None = None  # the admin token that it made for itself, where there is no file for it
 
 
 def client_url(host: str, port: int | str) -> str:

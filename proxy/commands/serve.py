@@ -88,7 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
         if settings.admin.address is not None:
             sockets.append(stack.enter_context(bound_socket(*settings.admin.address, option="admin.listen")))
             settings = _with_admin_at(settings, sockets[1].getsockname()[1])
-        stack.enter_context(noted(note_of(settings, configured, sockets[0].getsockname()[1])))
+        note = note_of(settings, configured, sockets[0].getsockname()[1])
+        if reread.before.admin.token is None and settings.admin.token is not None:  # made here, and known to nobody yet
+            note = note._replace(token=settings.admin.token.get_secret_value())
+        stack.enter_context(noted(note))
         return _serve(settings, sockets, reread)
 
 

@@ -243,10 +243,17 @@ def _replacement_lines(session: Mapping[str, Any]) -> Iterator[str]:
     yield f"in the place of the first {in_use[-1]['covered']} messages the model reads:"
     for piece in in_use[-1]["pieces"]:
         if isinstance(piece, list):
-            yield f"  [messages {piece[0]} to {piece[1] - 1}, word for word]"
+            first, last = piece[0], piece[1] - 1
+            yield f"  [{f'message {first}' if first == last else f'messages {first} to {last}'}, word for word]"
         else:
             for line in _text(json_or_none(piece["raw"].encode())).splitlines():
                 yield from wrap(one_line(line), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    kept = [range(*piece) for piece in in_use[-1]["pieces"] if isinstance(piece, list)]
+    for pin in session.get("pins", ()):
+        number = pin["message"]
+        is_back = pin["fits"] and number < in_use[-1]["covered"] and not any(number in each for each in kept)
+        if is_back:
+            yield f"  [message {number} of branch {pin['branch']}, pinned, word for word]"
 
 
 def _text(value: Any) -> str:

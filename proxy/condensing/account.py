@@ -16,7 +16,7 @@ from proxy.condensing.turn import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
-from proxy.reasons import Action, Trigger
+from proxy.reasons import Trigger
 from proxy.request.measure import Precision
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.session import MAX_SHOWN, with_depth
@@ -129,10 +129,8 @@ def _economy_phrase(decision: Decision) -> str:
 
 
 def _action_phrase(decision: Decision) -> str:
-    """The action; for a condensation that this request made or took, its trigger."""
-    if decision.trigger is Trigger.NONE:
-        return str(decision.action)
-    return str(decision.trigger) if decision.action is Action.CONDENSED else f"{decision.action} by {decision.trigger}"
+    """The action; for a condensation that this request made or took, with its trigger."""
+    return str(decision.action) + ("" if decision.trigger is Trigger.NONE else f" by {decision.trigger}")
 
 
 def _prepared_phrase(decision: Decision) -> str:

@@ -49,8 +49,8 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     stage.ask(chat(12), [*controls(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
     [line] = lines(stage, caplog)
     assert re.fullmatch(
-        r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k "
-        r"context_limit, \+\d+ ms, own 940 tok, condensing at \S+ to \S+ would save \d+%, upstream \d+ ms, "
+        r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k condensed "
+        r"by context_limit, \+\d+ ms, own 940 tok, condensing at \S+ to \S+ would save \d+%, upstream \d+ ms, "
         r"\d+ ms in all, tenant [0-9a-f]{12}, request client-17",
         line,
     ), line

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
+from proxy.commands.sessions import lines_of
 from tests.http import test_messages, test_responses
 from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, each_store, for_agents, store, until_condensed
@@ -71,6 +72,7 @@ def test_one_that_was_condensed_already_comes_back_until_it_is_unpinned(stage: S
     pin = pinned(stage)
     assert ask(stage, TRIGGER + 1) == "replayed"
     assert shows(stage)
+    assert f"  [message {PINNED} of branch main, pinned, word for word]" in list(lines_of(shown(stage)))
     assert ask(stage, LATER) == "condensed"
     assert shows(stage)
     for _ in range(2):

@@ -75,7 +75,7 @@ def test_a_prepared_summary_is_used_at_the_trigger(caplog: pytest.LogCaptureFixt
         assert behind == chat(PAST_TRIGGER)[-len(behind) :]
         assert len(behind) > 2 * (PAST_TRIGGER - PAST_PREPARE)
     line = [record.getMessage() for record in caplog.records if record.name == "condenser"][-1]
-    assert re.search(r" threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
+    assert re.search(r" condensed by threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
 
 
 @pytest.mark.parametrize(("rounds", "mode"), [(PAST_PREPARE - 1, "on"), (PAST_PREPARE, "off")])

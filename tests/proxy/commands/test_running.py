@@ -54,6 +54,18 @@ def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(capsys, "healthcheck") == (1, "", refused)
 
 
+def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tmp_path, "--store", "memory://") as url:
+        await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
+        code, out, err = run(capsys, "sessions", "list")
+        assert (code, err, out.split()[0]) == (0, "", "SESSION")
+        address = run(capsys, "dashboard", "--no-open")[1].split()[0]
+        assert address.startswith(f"{url}/_condenser/?code=")
+        assert httpx.get(address).status_code == 303
+
+
 def test_of_several_proxies_the_configured_or_newest_is_found() -> None:
     newer, configured = OTHER._replace(started=3.0), OTHER._replace(url=DEFAULT, started=2.0)
     with noted(configured), another_process(newer):

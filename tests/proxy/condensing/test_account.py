@@ -70,7 +70,7 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
     )
     assert log_line(made._replace(tokens_after=12_400), Timing(1.0, 1.2, 0.9, 500.0)) == (
         f"conversation-4f2a main++ {DEFAULT} 27.9k→12.4k of 32.8k (tools 3.1k) "
-        "threshold, summary ready, +3 ms, own 2.1k tok"
+        "condensed by threshold, summary ready, +3 ms, own 2.1k tok"
     )
 
 
@@ -79,7 +79,7 @@ def test_the_line_names_action_reason_and_window() -> None:
     made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
     assert " would-condense by threshold, +0 ms" in log_line(made, Timing())
     made = decision(applied=MADE, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True)
-    assert " threshold, ready, +0 ms" in log_line(made, Timing())
+    assert " condensed by threshold, ready, +0 ms" in log_line(made, Timing())
     line = log_line(decision(window=None, action=Action.DEGRADED, reason="store-timeout"), Timing())
     assert "of unknown" in line
     assert "degraded, store-timeout, +0 ms" in line
