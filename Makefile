@@ -55,7 +55,7 @@ bench: setup ## measure what the proxy adds (ARGS=...)
 eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the model (ARGS=...)
 	@$(BIN)/python -m eval $(ARGS)
 
-live: setup .venv-live/.stamp ## tests before a real model server (ARGS=... for pytest)
+live: setup .venv-live/.stamp ## tests before a real model server; ARGS=turns measures what turns cost there
 	@$(BIN)/python -m tests.live $(ARGS)
 
 pictures: setup chromium ## draw the pictures of the documents, from what the program does, into docs/images

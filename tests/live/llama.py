@@ -25,6 +25,7 @@ from tests.support.wire import JSON, Answer
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / os.environ.get("CONDENSER_LIVE_PYTHON", ".venv-live/bin/python")
 BOUND = 120.0  # seconds for a reply: a processor that others use too reads 50 tokens a second
+MOMENT = 1.0  # seconds
 LOG_SHOWN = 4_000  # characters
 MODEL = "smollm2"
 
@@ -115,21 +116,24 @@ class Tunnel:
     url: str = ""
     calls: list[Call] = field(default_factory=list)
     _own: set[int] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Condition = field(default_factory=threading.Condition)
 
     def begun(self, connection: int, head_and_body: bytes) -> None:
         opened = re.match(rb"POST (\S+) HTTP", head_and_body)
         if opened is None:
             return
         is_own = CLIENT.encode() not in head_and_body
-        with self._lock:
+        with self._ended:
+            if not is_own:  # a hang-up before it may be seen a moment after it, by another thread
+                self._ended.wait_for(lambda: not self._own, MOMENT)
             self.calls.append(Call(opened[1].decode(), is_own, len(self._own)))
             if is_own:
                 self._own.add(connection)
 
     def over(self, connection: int) -> None:
-        with self._lock:
+        with self._ended:
             self._own.discard(connection)
+            self._ended.notify_all()
 
 
 @contextmanager
