@@ -173,7 +173,8 @@ def option_keys() -> dict[str, Any]:
     return {f"{name}.{each.name}": each.default for name, row in TABLE.items() for each in fields(row.options)}
 
 
-ALL_KEYS = {key: value for key, value in settings_keys().items() if key != "options"} | option_keys()
+SETTINGS_KEYS = {key: value for key, value in settings_keys().items() if key != "options"}
+ALL_KEYS = SETTINGS_KEYS | option_keys()
 
 
 def documented_keys() -> dict[str, Row]:
@@ -182,7 +183,7 @@ def documented_keys() -> dict[str, Row]:
 
 
 def test_every_settings_key_is_in_the_configuration_document_and_no_other() -> None:
-    assert sorted(documented_keys()) == sorted(ALL_KEYS)
+    assert sorted(documented_keys()) == sorted(SETTINGS_KEYS)
 
 
 def plain(value: Any) -> Any:
@@ -192,9 +193,9 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-@pytest.mark.parametrize("key", ALL_KEYS)
+@pytest.mark.parametrize("key", SETTINGS_KEYS)
 def test_a_documented_default_is_the_default(key: str) -> None:
-    said, default = documented_keys()[key]["default"], ALL_KEYS[key]
+    said, default = documented_keys()[key]["default"], SETTINGS_KEYS[key]
     if said == "see below":
         assert key in ("store.url", "sessions.headers")
     elif said == "required":
@@ -204,8 +205,9 @@ def test_a_documented_default_is_the_default(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in ALL_KEYS if not key.startswith(LISTS)])
-def test_a_documented_variable_leads_to_its_key(key: str) -> None:
-    (variable,) = names(documented_keys()[key]["variable"])
+def test_the_variable_of_a_key_leads_to_it_and_stands_beside_it(key: str) -> None:
+    variable = PREFIX + key.replace("-", "_").replace(".", "__").upper()
+    assert key not in SETTINGS_KEYS or names(documented_keys()[key]["variable"]) == [variable]
     *tables, last = key.replace("-", "_").split(".")
     tree: Any = environment_tree({variable: "x"})
     for table in tables:
