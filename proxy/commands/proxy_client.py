@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +30,12 @@ TIMEOUT = 5.0
 _ADMIN_TIMEOUT = 60.0  # seconds; a listing reads every session
 URL_HELP = "where the proxy is; by default the one that runs here, else the settings' host and port"
 SHORT = 12  # characters of a session's key that `sessions list` prints, and that name the session if no other has them
+NOT_STORED = "A short conversation whose client sends no id is kept once it fills a quarter of its window"
 HINT_404 = "there is no such session"
 HINT_TENANT = "there is no such tenant, or its admin API is off"
 _HINT_401 = "it wants its admin token: give --token, or set admin.token here to that of the proxy"
 _HINT_CLOSED = "its admin API is off: start it with admin.token set, and give that token with --token here"
+_DERIVED = re.compile("p[0-9a-f]{16}")  # the id of a conversation that is not stored yet
 _HEADERS = {"Content-Type": "application/json"}
 NO_HEADERS: Mapping[str, str] = {}
 _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
@@ -226,6 +229,8 @@ def session_of(arguments: argparse.Namespace) -> tuple[str, str]:
 def _nearest(name: str, rows: Mapping[str, Any]) -> str:
     ids = {row[column] for row in rows["data"] for column in ("session", "id")}
     near = get_close_matches(name, ids)
+    if _DERIVED.fullmatch(name):
+        return f": {NOT_STORED[0].lower()}{NOT_STORED[1:]}"
     return f"; did you mean {' or '.join(near)}?" if near else "; `condenser sessions list` prints them"
 
 

@@ -15,6 +15,7 @@ from proxy.cli import USAGE
 from proxy.commands.proxy_client import (
     HINT_404,
     HINT_TENANT,
+    NOT_STORED,
     SHORT,
     actions_of,
     add_action,
@@ -114,7 +115,8 @@ def _delete(arguments: argparse.Namespace) -> None:
     answer = request_json(arguments, session_path(*names), method="DELETE", hint_404=hint)
     counts = [(answer["sessions"], "session")]
     if "bytes" in answer:
-        counts += [(answer["memory_cards"], "memory card"), (answer["blocks"], "block"), (answer["bytes"], "byte")]
+        counts += [(answer["memory_cards"], "memory card"), (answer["blocks"], "message block")]
+        counts += [(answer["bytes"], "byte")]
     print("deleted", ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
 
 
@@ -162,6 +164,8 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     tenants = list(dict.fromkeys(row["tenant"] for row in rows))
     if len(tenants) < 2:
         yield from table([COLUMNS, *map(_row, rows)])
+        if not rows:
+            yield f"None is stored. {NOT_STORED}."
         return
     for tenant in tenants:
         name = next(row.get("tenant_name") for row in rows if row["tenant"] == tenant)

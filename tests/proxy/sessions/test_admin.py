@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from proxy.commands.proxy_client import NOT_STORED
 from proxy.commands.sessions import lines_of
 from proxy.replaying.recorded import load
 from proxy.request.operators import Operators
@@ -119,8 +120,16 @@ def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.Captu
     assert (newest[at : at + 2], oldest[at : at + 11]) == ("b ", "a-long-name")
     assert head.split() == ["SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST", "USED"]
     assert all(len(line) <= 100 for line in out.splitlines())
-    code, out, _ = run(capsys, "sessions", "list", "--url", stage.proxy.url, "--tenant", "none")
-    assert (code, len(out.splitlines())) == (0, 1)
+
+
+def test_a_conversation_that_is_not_stored_yet_is_said_to_be_so(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = stage.ask(chat(1)).session or ""
+    code, out, _ = run(capsys, "sessions", "list", "--url", stage.proxy.url)
+    assert (code, out.splitlines()[1:]) == (0, [f"None is stored. {NOT_STORED}."])
+    code, _, err = run(capsys, "sessions", "show", name, "--url", stage.proxy.url)
+    assert (code, err) == (1, f"condenser: there is no session {name}: a{NOT_STORED[1:]}\n")
 
 
 def test_a_line_of_the_list_fits_100_columns_whatever_is_in_it(
@@ -193,7 +202,7 @@ def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.Ca
     assert run(capsys, "memory", "add", "a", "Deploys go out on Mondays.", "--type", "decision", *url)[0] == 0
     code, out, _ = run(capsys, "sessions", "delete", "--tenant", tenant, "--yes", *url)
     assert code == 0
-    assert re.fullmatch(r"deleted 2 sessions, 1 memory card, [1-9] blocks?, [1-9][\d,]+ bytes\n", out), out
+    assert re.fullmatch(r"deleted 2 sessions, 1 memory card, [1-9] message blocks?, [1-9][\d,]+ bytes\n", out), out
 
 
 def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
