@@ -37,10 +37,12 @@ def to_upstream(
     Then no header leads it elsewhere, either. Headers `without` which a request goes there are credentials too.
     """
     kept = _filtered(headers, _NOT_UPSTREAM)
-    if api_key is None:
-        return [pair for pair in kept if pair[0] not in without] if without else kept
+    if api_key is None and not without:
+        return kept
     left_out = {*CREDENTIALS, *without, *_REROUTING}
     without_credentials = [pair for pair in kept if pair[0] not in left_out]
+    if api_key is None:
+        return without_credentials
     name, before = key_header
     return [*without_credentials, (name, before + api_key.encode())]
 

@@ -29,8 +29,8 @@ _HEADERS = {b"authorization": "Authorization", b"x-api-key": "x-api-key"}
 _SUM = "revoked-keys"
 _KEPT = 10 * 365 * 24 * 3600  # seconds for which a key stays in the list after the last one was put into it
 _EVERY = 0.4  # seconds between two readings of the list
-_FALLBACKS = ("models", "fallbacks")
-"""Members by which gateways take more models than `model` names."""
+_OTHER_MODELS = ("model", "models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
+"""Members by which servers take other models than `model` names. Those in Go read a name in any case: `Model` too."""
 _MISSING = "This proxy needs a key of its own: send it as Authorization: Bearer KEY, or as x-api-key."
 
 
@@ -82,12 +82,23 @@ def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any],
     if key.models is not None:
         if model is None or not any(fnmatchcase(model, each) for each in key.models):
             raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
-        if more := next((name for name in _FALLBACKS if name in values), None):
+        others = (name for name in values if name != "model" and name.casefold() in _OTHER_MODELS)
+        if more := next(others, None):
             raise NotPermitted(f"This key is for some models only, so '{more}' may name no others.", param=more)
     names = asked.strategy.names if asked.strategy is not None else ()
     if key.strategies is not None and not set(names) <= set(key.strategies):
         message = f"This key is not for the strategy {quoted(str(asked.strategy))}."
         raise NotPermitted(message, param=asked.param("strategy"), code="strategy_not_allowed")
+
+
+def check_prefix(key: KeyEntry, prefix: str, listed: Sequence[str]) -> None:
+    """Raises `NotPermitted` for a key bound to models at a path whose prefix no setting spells out.
+
+    Such a path may name a model, which then counts, as Azure's deployments do.
+    """
+    if key.models is not None and prefix and not {prefix, prefix.removesuffix("/v1")} & set(listed):
+        message = "This key is for some models only, and the path may name another one."
+        raise NotPermitted(message, param="path")
 
 
 def check_unread(key: KeyEntry | None) -> None:

@@ -29,7 +29,7 @@ from proxy.log import LINE
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
-from proxy.request.keys import check_permitted, check_unread
+from proxy.request.keys import check_permitted, check_prefix, check_unread
 from proxy.request.scanning import EXTENSION
 from proxy.request.wire import ClientRequest
 from proxy.upstream.choice import Destination, destination_of
@@ -282,8 +282,10 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
+    prefix = scope.get("path_params", {}).get("prefix")
     if owner.key is not None:
         check_permitted(owner.key, model, body.values, asked)
+        check_prefix(owner.key, prefix and f"/{prefix}", services.settings.server.prefixes)
     upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"], model or "", asked)
     tenant = owner.tenant_at(upstream)
     if tenant != owner.tenant:
@@ -295,7 +297,6 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         encoding_headers = [pair for pair in headers if pair[0] == ENCODING]
         headers = [pair for pair in headers if pair[0] != ENCODING]
     # A request to a path with a provider's prefix is forwarded to that path.
-    is_prefixed = bool(scope.get("path_params", {}).get("prefix"))
     return ClientRequest(
         tenant=tenant,
         upstream=upstream,
@@ -303,7 +304,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
-        path=scope["raw_path"] if is_prefixed else b"",
+        path=scope["raw_path"] if prefix else b"",
         query=scope["query_string"],
         controls=asked,
         received_at=services.clock(),

@@ -86,8 +86,11 @@ def test_sessions_belong_to_the_tenant_of_the_key(capfd: pytest.CaptureFixture[s
 
 def test_a_key_asks_its_models_and_strategies_only_however_the_request_comes() -> None:
     bound = entry("anna", ANNA, models=["scripted-*"], strategies=["recent"])
-    with keyed(bound, entry("none", BEN, models=[])) as stage:
+    azure, coding, key = "/openai/deployments", "/api/coding", ("x-api-key", ANNA)
+    prefixes = {"prefixes": [f"{azure}/*", coding]}
+    with keyed(bound, entry("none", BEN, models=[]), server=prefixes) as stage:
         assert stage.post(body_of(chat(1), MODEL)).status == 200
+        assert asked(stage, key, path=f"{coding}/v1/chat/completions").status == 200
         assert stage.post(body_of(chat(1), f"{MODEL}@recent")).status == 200
         assert wire.request(stage.proxy.url, "GET", "/v1/models", None, [("x-api-key", ANNA)]).status == 200
         count = len(stage.upstream.journal)
@@ -95,10 +98,13 @@ def test_a_key_asks_its_models_and_strategies_only_however_the_request_comes() -
             (stage.post(body_of(chat(1), "other-1")), "model"),
             (stage.post(body_of(chat(1), "other-1@recent")), "model"),
             (stage.post(body_of(chat(1), MODEL, models=["other-1"])), "models"),
+            (stage.post(body_of(chat(1), MODEL, Model="other-1")), "Model"),
+            (stage.post(body_of(chat(1), MODEL, context_window_fallbacks=["other-1"])), "context_window_fallbacks"),
+            (asked(stage, key, path=f"{azure}/other-1/chat/completions"), "path"),
             (stage.post(body_of(chat(1), MODEL), [("Content-Encoding", "compress")]), "model"),
             (stage.post(b"{", [("X-Condenser-Strategy", "off")]), "model"),
             (stage.post(b'{"model": "other-1", ' + body_of(chat(1))[1:], [("X-Condenser-Strategy", "off")]), "model"),
-            (asked(stage, ("x-api-key", ANNA), path="/v1/embeddings"), "model"),
+            (asked(stage, key, path="/v1/embeddings"), "model"),
             (replace(stage, key=BEN).post(body_of(chat(1), MODEL)), "model"),
         ]
         for refused, param in refusals:

@@ -31,6 +31,7 @@ def test_headers_of_one_connection_are_not_forwarded() -> None:
 def test_the_operators_key_takes_the_place_of_credentials_and_tricks() -> None:
     for name in [b"X-HTTP-Method-Override", b"X-Original-URL", b"X-Rewrite-URL"]:
         assert to_upstream([(name, b"/v1/files"), *PLAIN], "key") == [*PLAIN[:-1], (b"authorization", b"Bearer key")]
+        assert to_upstream([(name, b"/v1/files"), *PLAIN], None, without=CREDENTIALS) == PLAIN[:-1]
         assert to_upstream([(name, b"/v1/files"), *PLAIN], None) == [(name.lower(), b"/v1/files"), *PLAIN]
     given = [(b"Authorization", b"Bearer a"), (b"API-Key", b"b"), (b"x-api-key", b"c"), (b"accept", b"*/*")]
     assert to_upstream(given, "own") == [(b"accept", b"*/*"), (b"authorization", b"Bearer own")]
