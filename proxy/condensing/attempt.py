@@ -105,6 +105,7 @@ class ReplyFacts(NamedTuple):
     status: int = 0  # of the last reply; 0 before the first
     milliseconds: int = 0  # since the request came
     usage: Usage | None = None
+    spent: int = 0  # tokens of the prompts and replies of all rounds, as the upstream has counted them
     anchor: Anchor | None = None  # what calibration keeps of the usage for the branch's next request
     ending: str = ""
     is_late_refusal: bool = False  # whether it ended in a refusal for length

@@ -159,6 +159,11 @@ class Exchange:
         """What is recorded of the request, as far as it has come."""
         return record_of(self._attempt, self._reply)
 
+    @property
+    def spent(self) -> int:
+        """The tokens that the upstream has counted for it, searches included; 0 if it has reported none."""
+        return self._reply.spent
+
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request.
 
@@ -280,7 +285,11 @@ class Exchange:
             self._parts.report("passed")
             return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
-        usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
+        last, earlier = watched.usage(), rounds.usages if rounds else []
+        usage = earlier[0] if earlier else last
+        # The last one has the replies of all rounds, but only its own prompt.
+        spent = sum(each.prompt for each in (*earlier, last) if each) + (last.completion if last else 0)
+        self._reply = self._reply._replace(spent=spent)
         if decision.context.size_refused is not None:
             refusals.note_accepted(self._attempt, decision.context.size_refused)
         if usage is not None:

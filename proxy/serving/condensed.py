@@ -208,7 +208,9 @@ class _OneRequest:
         """The exchange, which has been decided on; raises `TokensSpent` before if the tenant has no tokens left."""
         services, request, spending = self.services, self.request, None
         if services.token_budget is not None and not request.controls.dry_run:
-            spending = Spending(services.token_budget, request.tenant)
+            # Only the upstream can check what a login says: before that, it spends nothing of the tenant that it names.
+            tenant = request.tenant if request.trust.accepted else self.admitted.owner.tenant
+            spending = Spending(services.token_budget, tenant)
             if wait := await spending.begin(request.body.data):
                 services.telemetry.count("refusals_total", "tokens")
                 raise TokensSpent(wait)
@@ -226,8 +228,8 @@ class _OneRequest:
         exchange = self.line.exchange
         if exchange is None:
             spending.update(0 if self.line.error else spending.tokens)
-        elif (record := exchange.record).prompt or record.status >= HTTPStatus.BAD_REQUEST:
-            spending.update(record.prompt + record.reply)
+        elif exchange.spent or exchange.record.status >= HTTPStatus.BAD_REQUEST:
+            spending.update(exchange.spent)
 
     def _is_trigger(self, exchange: Exchange) -> bool:
         """Whether the request ends with a trigger for a compaction, which upstreams may refuse."""

@@ -1,5 +1,7 @@
 """Tokens per minute: each tenant has its own, all replicas count them together, and a broken store refuses nobody."""
 
+import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,13 +10,17 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_openai_error
+from tests.http.test_search_memory import asks, question, remembering
 from tests.support import wire
+from tests.support.logins import login
 from tests.support.messages_upstream import MESSAGES
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, await_true
 from tests.support.replies import completion, json_reply, stream, text_chunks, usage_chunk
-from tests.support.stage import chat, controls, proxy_with_upstream
+from tests.support.searching import reply_of, search
+from tests.support.signals import BOUND, Signal
+from tests.support.stage import body_of, chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 from tests.support.virtual_time import Clock
 
@@ -79,6 +85,35 @@ def test_what_the_upstream_reports_counts_and_what_it_refuses_does_not(tmp_path:
         upstream.reply(stream(*text_chunks("Hello."), usage_chunk(400, 300)))
         assert ask(proxy).status == 200
         assert ask(proxy).status == 429
+
+
+def test_every_round_of_a_search_counts() -> None:
+    with remembering(limits={"tokens_per_minute": 100_000}) as stage:
+        rounds = reply_of(None, search(), streamed=False, usage=(100, 10)), completion("Found.", tokens=(120_000, 5))
+        stage.upstream.reply(*rounds)
+        asks(stage, question(), False)
+        stage.proxy.quiet()
+        assert stage.post(body_of(question())).status == 429
+
+
+def test_a_login_that_no_upstream_has_accepted_spends_nothing_of_whom_it_names() -> None:
+    limits, gate = {"tokens_per_minute": 600}, Signal()
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, limits=limits) as proxy:
+        anna, forged = login("anna"), login("anna", signature="forged")
+        upstream.reply(completion("Hello.", tokens=(7, 3)))
+        assert ask(proxy, key=anna).status == 200
+        large = {"model": "m", "messages": [{"role": "user", "content": "x" * 9_000}]}
+        upstream.reply(json_reply({"error": {"message": "no"}}, status=401).after(gate))
+        asking = threading.Thread(
+            target=wire.post_json, args=(proxy.url, CHAT, large, [("Authorization", f"Bearer {forged}")])
+        )
+        asking.start()
+        await_true(lambda: len(upstream.journal) == 2, "the forged login is judged", BOUND)
+        headers = [*wire.JSON, ("Authorization", f"Bearer {anna}")]
+        own = wire.request(proxy.url, "POST", CHAT, json.dumps(HI).encode(), headers)
+        gate.set()
+        asking.join(BOUND)
+        assert own.status == 200
 
 
 def test_a_store_that_fails_refuses_no_request(redis: RedisServer) -> None:
