@@ -26,7 +26,7 @@ from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
 from proxy.log import LINE
 from proxy.package import VERSION
 from proxy.quoting import label, redacted
-from proxy.request.operators import UNKNOWN, Operator
+from proxy.request.operators import UNKNOWN, Operator, Operators
 from proxy.services import Services
 from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
@@ -51,7 +51,7 @@ async def readyz(request: Request) -> Response:
         return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
     services: Services = request.app.state.services
     found = await readiness(services)
-    operator = services.operators.by_headers(request.scope["headers"])
+    operator = await _operator(request)
     if operator is None or not operator.may("GET"):
         del found["upstream"], found["store"]["url"]
         for upstream in found["upstreams"].values():
@@ -137,14 +137,21 @@ async def admin(request: Request) -> Response:
 
 async def check_operator(request: Request) -> None:
     """Notes in the request's line who administers; raises `NotPermitted`, `TooManyAttempts` and, late, 401."""
-    services, headers = request.app.state.services, request.scope["headers"]
-    operator: Operator | None = services.operators.by_headers(headers)
+    operator = await _operator(request)
     request.scope[LINE].operator = operator.name if operator is not None else UNKNOWN
     if operator is None:
-        if any(first(headers, name) for name in (b"authorization", b"x-api-key")):
-            await services.operators.hold_up()
         raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
     check_role(operator, request.method)
+
+
+async def _operator(request: Request) -> Operator | None:
+    """Who sends a request; None, and late, for a wrong token or key. Raises `TooManyAttempts`."""
+    operators: Operators = request.app.state.services.operators
+    headers = request.scope["headers"]
+    operator = operators.by_headers(headers)
+    if operator is None and any(first(headers, name) for name in (b"authorization", b"x-api-key")):
+        await operators.hold_up()
+    return operator
 
 
 def check_role(operator: Operator, method: str) -> None:

@@ -136,7 +136,9 @@ class Answer(NamedTuple):
 
 def answer_hangup(*, is_right: bool, text: str) -> None:
     """Says what has come of a SIGHUP to this process; raises `OSError`."""
-    path = _folder() / f"{os.getpid()}{_ANSWER}"
+    folder = _folder()
+    _check_owner(folder)
+    path = folder / f"{os.getpid()}{_ANSWER}"
     written = path.with_suffix(".new")
     written.write_text(json.dumps(Answer(time.time_ns(), is_right, text)), "utf-8")
     written.replace(path)

@@ -144,7 +144,7 @@ def from_file() -> dict[str, Any]:
         return {}
     try:
         return normalized(tomllib.loads(Path(path).read_text("utf-8")))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = f"{path} is not valid TOML: {error}"
     except (OSError, ValueError) as error:
         problem = f"the settings are in {_unreadable(path, error)}"

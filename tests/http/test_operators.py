@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import time
 
 import pytest
 
@@ -39,6 +40,9 @@ def test_a_key_administers_by_its_role_and_the_log_says_who_did_what(caplog: pyt
             assert admin(stage, place, "DELETE", token=key).status == deletes, key
             assert ("upstream" in admin(stage, "/readyz", token=key).json()) is (reads == 200)
         assert admin(stage, "/metrics", token=None).status == 401
+        began = time.monotonic()
+        assert "upstream" not in admin(stage, "/readyz", token="condenser-no").json()
+        assert time.monotonic() - began >= 0.5  # as late as a refusal: it tells as much
         stage.proxy.served()
         lines = [record.getMessage() for record in caplog.records if record.name == "condenser"]
         done = [line for line in lines if " DELETE " in line]

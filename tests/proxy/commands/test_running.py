@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy.commands.running import Note, configured_url, find_proxy, noted
+from proxy.commands.running import Note, answer_hangup, configured_url, find_proxy, noted
 from tests.proxy.command_line import run
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
@@ -205,3 +205,14 @@ def test_a_settings_file_that_cannot_be_read_is_named(
     code, out, err = run(capsys, "healthcheck")
     assert (code, out) == (2, "")
     assert str(tmp_path / "c.toml") in err
+
+
+def test_an_answer_is_not_written_into_a_folder_of_others(tmp_path: Path) -> None:
+    folder, target = note_folder(tmp_path), tmp_path / "precious"
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    target.write_text("kept")
+    (folder / f"{os.getpid()}.new").symlink_to(target)
+    with pytest.raises(PermissionError):
+        answer_hangup(is_right=True, text="read again")
+    assert target.read_text() == "kept"

@@ -62,6 +62,7 @@ def test_a_secret_file_must_be_there_and_hold_something(tmp_path: Path, monkeypa
         ),
         ('[tenant]\nfrom = "anyone"', "credential"),
         ('[admin]\nlisten = "9090"', "admin.listen: must be a host and a port"),
+        (f"a = {'[' * 9_000}", "is not valid TOML"),
         ('[admin]\nlisten = "h:8484"', "admin: listen needs another port than the one for requests, 8484"),
         ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
         (
