@@ -148,6 +148,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             # A command with actions sets `run` for each of them.
             command.set_defaults(run=getattr(module, name if is_probe else "run", None), parser=command)
             module.add_arguments(command)
+    if not words:
+        top.print_help(sys.stderr)
+        top.exit(USAGE)
     arguments, unknown = top.parse_known_args(words)
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -143,14 +143,15 @@ def dashboard(arguments: argparse.Namespace) -> None:
     """Prints the address, with a code that signs in once if the token is known here, and opens it."""
     import webbrowser
 
-    page = ask(arguments.url, "/_condenser/")
+    token = _token(arguments.url)
+    page = ask(arguments.url, "/_condenser/known", token=token)
     if page.status not in {200, 401}:
         closed = f"{page.base} has no dashboard: set admin.token"
         raise CommandFailed(closed if page.status == 404 else page.problem)
-    address, token = f"{page.base.rstrip('/')}/_condenser/", _token(arguments.url)
-    if token is not None:
+    address, signs_in = f"{page.base.rstrip('/')}/_condenser/", token is not None and page.status == 200
+    if token is not None and signs_in:
         address += f"?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
     print(address)
-    print("it signs in once" if token is not None else "sign in with admin.token of its settings")
+    print("it signs in once" if signs_in else "sign in with admin.token of its settings")
     if not arguments.no_open:
         webbrowser.open(address)

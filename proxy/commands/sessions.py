@@ -230,7 +230,8 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     yield from _judging_lines(session)
     for branch in session["branches"]:
         yield ""
-        yield f"branch {branch['name']}: {branch['count']} messages, last used {moment(branch['last_used'])}"
+        count = f"{branch['count']} message{'' if branch['count'] == 1 else 's'}"
+        yield f"branch {branch['name']}: {count}, last used {moment(branch['last_used'])}"
         yield from _message_lines(branch["messages"], session, branch["name"])
     if session["appended"]:
         yield ""

@@ -55,7 +55,7 @@ def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_user(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path, "--store", "memory://") as url:
         await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
@@ -64,6 +64,9 @@ def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_use
         address = run(capsys, "dashboard", "--no-open")[1].split()[0]
         assert address.startswith(f"{url}/_condenser/?code=")
         assert httpx.get(address).status_code == 303
+        monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", "that of another proxy")
+        said = f"{url}/_condenser/\nsign in with admin.token of its settings\n"
+        assert run(capsys, "dashboard", "--no-open")[1] == said
 
 
 def test_of_several_proxies_the_configured_or_newest_is_found() -> None:
