@@ -23,7 +23,17 @@ from pydantic import SecretStr
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
-from proxy.commands.running import HOST, PORT, Note, answer_hangup, client_url, configured_url, listening_url, noted
+from proxy.commands.running import (
+    HOST,
+    PORT,
+    Note,
+    answer_hangup,
+    client_url,
+    configured_url,
+    listening_url,
+    living,
+    noted,
+)
 from proxy.errors import CommandFailed, SettingsError
 from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
@@ -229,7 +239,8 @@ def _why_not_bound(host: str, port: int, option: str, error: OSError) -> str:
     place = f"port {port} of {host}"
     if error.errno == errno.EADDRINUSE:
         free = "any free one with --port 0" if option == "--port" else "0 for any free one"
-        return f"{place} is taken by another program; choose another port with {option}, or {free}"
+        by = "a Condenser" if client_url(host, port) in {note.url for note in living()} else "another program"
+        return f"{place} is taken by {by}; choose another port with {option}, or {free}"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
         named = "--host" if option == "--port" else option
         return f"{host} is no address of this machine; {named} names the one to listen on"

@@ -14,12 +14,12 @@ our own analysis crashes, the request is forwarded unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, Step, degraded, record_of, session_after
@@ -265,10 +265,13 @@ class Exchange:
     def _take_time(self) -> None:
         self._reply = self._reply._replace(milliseconds=round((perf_counter() - self._started) * 1000))
 
-    async def note_failed(self, status: int) -> None:
-        """Records a request that was not answered, where its session is stored."""
+    def note_failed(self, status: int) -> Coroutine[Any, Any, None]:
+        """Notes at once that a request was not answered; what it returns records that where its session is stored."""
         self._take_time()
         self._reply = self._reply._replace(status=status)
+        return self._record_failed()
+
+    async def _record_failed(self) -> None:
         # A caller that the upstream has not accepted leaves nothing in a session.
         if self._attempt.context.may_store and self.request.trust.may_see_stored:
             await self._parts.decider.keeper.note_failed(self._attempt.context.recognised, self.record)

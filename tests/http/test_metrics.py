@@ -63,9 +63,10 @@ def test_every_reply_is_counted_by_its_status_and_by_who_made_it() -> None:
         assert wire.request(stage.proxy.url, "GET", "/v1/models").status == 200
         assert wire.request(stage.proxy.url, "GET", "/nowhere").status == 404
         figures = figures_of(stage)
-    with proxy_with_upstream(upstream={"base_url": f"http://127.0.0.1:{free_port()}/v1"}) as stage:
+    gone = {"base_url": f"http://127.0.0.1:{free_port()}/v1"}
+    with proxy_with_upstream(upstream=gone, models=PRICED, admin={"token": TOKEN}) as stage:
         assert stage.post(body_of(chat(1))).status == 502
-        unreachable = figures_of(stage)
+        unreachable, sums = figures_of(stage), admin(stage, "/_condenser/sums").json()["replica"]
     said = {"upstream": "upstream", "protocol": "chat"}
     assert figures.sum("replies_total", by="upstream", status="429", **said) == 1
     assert figures.sum("replies_total", by="condenser", status="400", protocol="chat") == 1
@@ -74,6 +75,7 @@ def test_every_reply_is_counted_by_its_status_and_by_who_made_it() -> None:
     assert figures.sum("requests_total", action="refused") == 1
     assert unreachable.sum("replies_total", by="condenser", status="502", **said) == 1
     assert unreachable.sum("errors_total", error="upstream_unreachable") == 1
+    assert (sums["failed"], sums["error_upstream_unreachable"]) == (1, 1)
     assert unreachable.sum("usage_tokens_total") == unreachable.sum("cost_total") == 0
 
 

@@ -64,6 +64,8 @@ def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_use
         address = run(capsys, "dashboard", "--no-open")[1].split()[0]
         assert address.startswith(f"{url}/_condenser/?code=")
         assert httpx.get(address).status_code == 303
+        code, _, err = run(capsys, "serve", "--store", "memory://", "--port", url.rpartition(":")[2])
+        assert (code, "is taken by a Condenser; choose" in err) == (3, True)
         monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", "that of another proxy")
         said = f"{url}/_condenser/\nsign in with admin.token of its settings\n"
         assert run(capsys, "dashboard", "--no-open")[1] == said
