@@ -25,8 +25,8 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import TokenCounter
 from tests.support.data import LONG, SHORT
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals/quality.md"
-TEMPLATE = Path(__file__).with_name("internals/quality.md")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "quality.md"
+TEMPLATE = Path(__file__).with_name("quality.md")
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 KITS = Path(__file__).resolve().parents[1] / ".venv-kits" / "bin" / "python"
 _NOT_MEASURED = "Not measured: the long conversations are missing."

@@ -68,7 +68,7 @@ def test_a_wrong_token_shows_nothing(browser: Browser) -> None:
         page.goto(f"{stage.proxy.url}/_condenser/")
         page.get_by_label("Admin token").fill("guess")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("not the admin token")
+        expect(page.get_by_role("alert")).to_contain_text("neither the admin token")
         page.context.close()
 
 
