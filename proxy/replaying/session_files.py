@@ -45,7 +45,8 @@ def _exported(document: Mapping[str, Any]) -> Iterator[Body]:
     for branch in objects_at(document, "branches"):
         messages = objects_at(branch, "messages")
         is_items = any(word_at(each, "type") not in _PLAIN for each in messages)
-        yield {"id": f"{document.get('id')} {branch.get('name')}", "input" if is_items else "messages": messages}
+        name = f"{document.get('id')} {branch.get('name')}"
+        yield {"id": name, "model": word_at(document, "model"), "input" if is_items else "messages": messages}
 
 
 # -- Codex ----------------------------------------------------------------------------------------------------------

@@ -160,10 +160,10 @@ def test_each_branch_of_an_exported_session_is_a_conversation(tmp_path: Path) ->
     chat = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
     calls = [{"role": "user", "content": "Hi."}, {"type": "function_call", "call_id": "1", "name": "f"}]
     branches = [{"name": "main", "messages": chat}, {"name": "b2", "messages": calls}, {"name": "b3", "messages": []}]
-    found = read(tmp_path, {"object": "session", "id": "mine", "branches": branches})
-    assert [(each.id, each.endpoint.dialect.name) for each in found] == [
-        ("mine main", "chat"),
-        ("mine b2", "responses"),
+    found = read(tmp_path, {"object": "session", "id": "mine", "model": "gpt-4o", "branches": branches})
+    assert [(each.id, each.model, each.endpoint.dialect.name) for each in found] == [
+        ("mine main", "gpt-4o", "chat"),
+        ("mine b2", "gpt-4o", "responses"),
     ]
 
 
