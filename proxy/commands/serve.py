@@ -163,10 +163,16 @@ class Rereading:
 
 
 def _usable(new: Settings, running: Settings) -> Settings:
-    """`new`, which holds a key of the operator only if the running settings do; raises `SettingsError`."""
+    """`new`, which holds a key of the operator, or names an upstream, only if the running settings do.
+
+    Raises `SettingsError`.
+    """
     if gives_the_key_away(new) or (new.operator_keys and not running.operator_keys):
         raise SettingsError(_FIRST_KEY)
-    return new
+    try:
+        return new.known_upstreams()
+    except ValueError as error:
+        raise SettingsError(f"{error}; others hold from the next start") from None
 
 
 class AnnouncedServer(Server):

@@ -452,7 +452,8 @@ class Settings(BaseSettings):
         return "fixed" if self.single_user and not is_set else self.tenant.source
 
     @model_validator(mode="after")
-    def _known_upstreams(self) -> Self:
+    def known_upstreams(self) -> Self:
+        """The settings; raises `ValueError` if the proxy's own calls are to go to an upstream that there is not."""
         known = [entry.name for entry in self.named_upstreams]
         for key, role in self._roles.items():
             if role.upstream is not None and role.upstream not in known:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings import load_settings
+from proxy.commands.serve import Rereading
+from proxy.settings import Settings, load_settings
 from proxy.settings.reloading import taken_over, waiting
 from tests.proxy.command_line import run
 from tests.proxy.test_workers import answers, serving, workers
@@ -67,6 +68,16 @@ def test_settings_that_are_read_again_hold_in_all_workers_and_wrong_ones_in_none
         finally:
             os.kill(other, signal.SIGCONT)
     assert run(capsys, "reload", "--url", url)[0] == 1
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_models_at_an_upstream_that_is_not_there_yet_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    one, two = ({"name": name, "base_url": f"http://{name}/v1", "api_key": "sk-operator"} for name in ("one", "two"))
+    running, used = load_settings(upstreams=[one]), list[Settings]()
+    models = [{"match": "*", "summarizer": {"model": "small", "upstream": "two"}}]
+    Rereading({"upstreams": [one, two], "models": models}, running)(running, used.append)
+    assert not used
+    assert "nothing has changed, because of an error: models[0].summarizer.upstream must be one of one" in caplog.text
 
 
 def test_keys_stay_where_the_settings_turn_them_on_or_off() -> None:
