@@ -162,7 +162,8 @@ class Exchange:
     @property
     def spent(self) -> int:
         """The tokens that the upstream has counted for it, searches included; 0 if it has reported none."""
-        return self._reply.spent
+        rounds = self._attempt.rounds
+        return self._reply.spent or (rounds.spent_tokens if rounds else 0)
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request.

@@ -452,6 +452,9 @@ class Settings(BaseSettings):
         return "fixed" if self.single_user and not is_set else self.tenant.source
 
     @model_validator(mode="after")
+    def _with_known_upstreams(self) -> Self:
+        return self.known_upstreams()
+
     def known_upstreams(self) -> Self:
         """The settings; raises `ValueError` if the proxy's own calls are to go to an upstream that there is not."""
         known = [entry.name for entry in self.named_upstreams]

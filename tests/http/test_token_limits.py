@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,13 @@ def test_what_the_upstream_reports_counts_and_what_it_refuses_does_not(tmp_path:
         assert ask(proxy).status == 429
 
 
-def test_every_round_of_a_search_counts() -> None:
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_every_round_of_a_search_counts(is_broken: bool) -> None:
     with remembering(limits={"tokens_per_minute": 100_000}) as stage:
-        rounds = reply_of(None, search(), streamed=False, usage=(100, 10)), completion("Found.", tokens=(120_000, 5))
-        stage.upstream.reply(*rounds)
-        asks(stage, question(), False)
+        first = reply_of(None, search(), streamed=True, usage=(120_000 if is_broken else 100, 10))
+        last = reply_of("Found.", streamed=True, usage=(120_000, 5))
+        stage.upstream.reply(first, replace(last, steps=last.steps[:2], cut=True) if is_broken else last)
+        asks(stage, question(), True)
         stage.proxy.quiet()
         assert stage.post(body_of(question())).status == 429
 
