@@ -177,7 +177,9 @@ def test_the_stack_starts_and_is_healthy_on_whatever_port_it_serves(key: dict[st
             poll=1.0,
         )
         status = subprocess.run(["condenser", "status"], env=environment, check=True, capture_output=True, text=True)
-    assert "Sessions are kept in a store, which works." in status.stdout
+    assert re.search(rf"Sessions are kept in redis://\S+:{store}/0, which works\.", status.stdout), (
+        status.stdout
+    )  # by its note
 
 
 @contextmanager
