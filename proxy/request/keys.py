@@ -80,7 +80,8 @@ class Keys:
 def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls) -> None:
     """Raises `NotPermitted` if a key is not for the model of a request, or not for the strategy that it asks for."""
     if key.models is not None:
-        if model is None or not any(fnmatchcase(model, each) for each in key.models):
+        # LiteLLM takes several names with commas between them.
+        if model is None or not all(any(fnmatchcase(one, each) for each in key.models) for one in model.split(",")):
             raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
         others = (name for name in values if name != "model" and name.casefold() in _OTHER_MODELS)
         if more := next(others, None):
