@@ -87,6 +87,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would give a key away or split sessions."""
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)  # another program's metrics would be shown among ours
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server logs it; workers begin with this too
     configured = configured_url()
     settings = settings_from(arguments)

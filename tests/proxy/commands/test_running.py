@@ -43,7 +43,10 @@ def note_folder(tmp_path: Path) -> Path:
     return tmp_path / f"condenser-{os.getuid()}"
 
 
-def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_proxy_is_found_by_its_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "of another program"))
     with serving(tmp_path / "store") as url:
         await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
         assert f" at {url} is ready;" in run(capsys, "status")[1]
