@@ -9,6 +9,7 @@ import pytest
 from tests.test_docs import DOCS, DOCUMENTS, ROOT, relative, without_code
 
 MOST_WORDS = 40
+MOST_WORDS_IN_ALL = 30_000
 HABITS = (
     "of ours", "in order to", "please note", "simply", "utilize", "leverage", "e.g.", "i.e.", "and/or", "seamless",
     "robust", "powerful", "as well as", "respectively", "with regard to", "in the case of", "due to the fact",
@@ -45,3 +46,7 @@ def test_sentences_are_short(page: Path) -> None:
 def test_no_habit_of_bad_prose_is_left(page: Path) -> None:
     text = " ".join(without_code(page.read_text("utf-8")).lower().split())
     assert [habit for habit in HABITS if re.search(rf"(?<!\w){re.escape(habit)}(?!\w)", text)] == []
+
+
+def test_the_pages_of_users_are_no_more_than_can_be_read() -> None:
+    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= MOST_WORDS_IN_ALL
