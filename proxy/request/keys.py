@@ -24,6 +24,7 @@ from proxy.quoting import quoted
 from proxy.settings.tables import AuthSettings, KeyEntry
 from proxy.store.access import Outage
 from proxy.store.base import Store, StoreError
+from proxy.values import objects_at
 
 _HEADERS = {b"authorization": "Authorization", b"x-api-key": "x-api-key"}
 _SUM = "revoked-keys"
@@ -80,16 +81,24 @@ class Keys:
 def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls) -> None:
     """Raises `NotPermitted` if a key is not for the model of a request, or not for the strategy that it asks for."""
     if key.models is not None:
-        # LiteLLM takes several names with commas between them.
-        if model is None or not all(any(fnmatchcase(one, each) for each in key.models) for one in model.split(",")):
+        if not _allows(key.models, model):
             raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
         others = (name for name in values if name != "model" and name.casefold() in _OTHER_MODELS)
         if more := next(others, None):
             raise NotPermitted(f"This key is for some models only, so '{more}' may name no others.", param=more)
+        if not all(_allows(key.models, tool["model"]) for tool in objects_at(values, "tools") if "model" in tool):
+            raise NotPermitted("This key is not for the model that a tool names.", param="tools")
     names = asked.strategy.names if asked.strategy is not None else ()
     if key.strategies is not None and not set(names) <= set(key.strategies):
         message = f"This key is not for the strategy {quoted(str(asked.strategy))}."
         raise NotPermitted(message, param=asked.param("strategy"), code="strategy_not_allowed")
+
+
+def _allows(patterns: Sequence[str], model: object) -> bool:
+    if not isinstance(model, str):
+        return False
+    # LiteLLM takes several names with commas between them.
+    return all(any(fnmatchcase(name, each) for each in patterns) for name in model.split(","))
 
 
 def check_prefix(key: KeyEntry, prefix: str, listed: Sequence[str]) -> None:

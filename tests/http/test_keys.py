@@ -100,6 +100,7 @@ def test_a_key_asks_its_models_and_strategies_only_however_the_request_comes() -
             (stage.post(body_of(chat(1), f"{MODEL},other-1")), "model"),
             (stage.post(body_of(chat(1), MODEL, models=["other-1"])), "models"),
             (stage.post(body_of(chat(1), MODEL, Model="other-1")), "Model"),
+            (stage.post(body_of(chat(1), MODEL, tools=[{"type": "advisor", "model": "other-1"}])), "tools"),
             (stage.post(body_of(chat(1), MODEL, context_window_fallbacks=["other-1"])), "context_window_fallbacks"),
             (asked(stage, key, path=f"{azure}/other-1/chat/completions"), "path"),
             (stage.post(body_of(chat(1), MODEL), [("Content-Encoding", "compress")]), "model"),
