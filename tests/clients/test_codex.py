@@ -95,7 +95,7 @@ def run_codex(folder: Path, settings: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "provider"), [("mask+half-window", {}), ("recent", {"supports_websockets": True}), ("native", {})]
+    ("strategy", "provider"), [("mask+half-window", {"supports_websockets": True}), ("native", {})]
 )
 def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(
     strategy: str, provider: dict[str, Any], tmp_path: Path

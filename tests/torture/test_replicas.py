@@ -19,7 +19,7 @@ from tests.torture.judging import assert_sound
 from tests.torture.talks import Talk, talks
 
 REPLICAS = 3
-FEW, MANY = 6, 50
+FEW, MANY = 4, 50
 
 
 def test_a_few_conversations_are_forwarded_by_replicas_as_by_one_process(tmp_path: Path) -> None:
