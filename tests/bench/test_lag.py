@@ -1,8 +1,11 @@
 """The measurement of the loop's lag: that it can be run on the real app."""
 
+import pytest
+
 from bench.lag import STATES, measure
 
 
+@pytest.mark.torture
 def test_the_real_app_is_watched_under_each_kind_of_large_request() -> None:
     rows = measure(seconds=0.3, stores=("memory",))
 

@@ -132,6 +132,7 @@ def test_an_installed_peer_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("nothing_installed")
+@pytest.mark.torture
 def test_all_targets_are_measured_in_one_run() -> None:
     found = measure(rounds=1, seconds=0.1, stores=("memory",), only="small, streamed, warm")
 

@@ -28,6 +28,7 @@ def test_outcomes_are_counted_by_cell() -> None:
     assert tally([(one, True), (one, False), (other, False)]) == {one: Figure(1, 2), other: Figure(0, 1)}
 
 
+@pytest.mark.torture
 def test_the_page_has_a_row_for_each_arm_and_strategy(tmp_path: Path) -> None:
     text = page(dialogues(tmp_path), WORDS)
 

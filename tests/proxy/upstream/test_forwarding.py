@@ -129,7 +129,7 @@ async def test_headers_go_out_in_order_as_the_bytes_that_came_in(odd: bytes) -> 
 
 
 async def test_an_upload_keeps_the_form_of_its_length() -> None:
-    async with serving([OK], [OK]) as (server, upstream):
+    async with serving([OK, OK], [OK]) as (server, upstream):
         await read(await upstream.send(post(parts(b"one", b"two"), [(b"content-length", b"6")])))
         await read(await upstream.send(post(parts(b"one", b"two"))))
         assert server.requests[0].endswith(b"content-length: 6\r\n\r\nonetwo")
