@@ -64,6 +64,6 @@ class Spending:
         return wait
 
     def update(self, tokens: int) -> None:
-        """Puts what is known now in the place of what was known before."""
+        """Replaces what was counted so far by these tokens."""
         self.budget.correct(self.tenant, tokens - self.tokens)
         self.tokens = tokens
