@@ -124,8 +124,10 @@ def _economy_phrase(decision: Decision) -> str:
     advice = decision.economy
     if advice is None or advice.saves < _WORTH_A_PHRASE:
         return ""
-    verb = "saves" if decision.policy.economy == "auto" else "would save"
-    return f", condensing at {short(advice.trigger)} to {short(advice.target)} {verb} {advice.saves:.0%}"
+    sizes, saved = f"from {short(advice.trigger)} to {short(advice.target)} tokens", f"prompt cost by {advice.saves:.0%}"
+    if decision.policy.economy == "auto":
+        return f", economy=auto condenses {sizes} and cuts {saved}"
+    return f", tip: economy=auto would condense {sizes} and cut {saved}"
 
 
 def _action_phrase(decision: Decision) -> str:

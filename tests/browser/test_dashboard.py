@@ -208,8 +208,8 @@ def test_what_was_unfolded_stays_so_while_the_conversation_goes_on(browser: Brow
         grown(stage, 10, 20)
         open_session(page)
         first = page.locator("article", has_text="at request 1")
-        first.get_by_text("What it wrote, replaced and kept").click()
-        expect(first.get_by_role("heading", name="What it wrote", exact=True)).to_be_visible()
+        first.get_by_text("Replacement text and replaced messages").click()
+        expect(first.get_by_role("heading", name="Replacement text", exact=True)).to_be_visible()
         folded = first.get_by_role("link", name="more characters")
         count = folded.count()
         folded.first.click()
@@ -217,5 +217,5 @@ def test_what_was_unfolded_stays_so_while_the_conversation_goes_on(browser: Brow
         before = page.locator(".verdict").text_content() or ""
         grown(stage, 21)
         expect(page.locator(".verdict")).not_to_have_text(before)
-        expect(first.get_by_role("heading", name="What it replaced")).to_be_visible()
+        expect(first.get_by_role("heading", name="Replaced messages")).to_be_visible()
         expect(folded).to_have_count(count - 1)

@@ -50,8 +50,8 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     [line] = lines(stage, caplog)
     assert re.fullmatch(
         r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k condensed "
-        r"by context_limit, \+\d+ ms, own 940 tok, condensing at \S+ to \S+ would save \d+%, upstream \d+ ms, "
-        r"\d+ ms in all, tenant [0-9a-f]{12}, request client-17",
+        r"by context_limit, \+\d+ ms, own 940 tok, tip: economy=auto would condense from \S+ to \S+ tokens and cut "
+        r"prompt cost by \d+%, upstream \d+ ms, \d+ ms in all, tenant [0-9a-f]{12}, request client-17",
         line,
     ), line
 
