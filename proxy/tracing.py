@@ -54,7 +54,7 @@ class Tracing:
 
     def __init__(self) -> None:
         if os.environ.get(_PROTOCOL, _HTTP) != _HTTP:
-            _log.warning("%s is %s, but spans and metrics go by %s", _PROTOCOL, label(os.environ[_PROTOCOL]), _HTTP)
+            _log.warning("%s is %s, but all is sent by %s", _PROTOCOL, label(os.environ[_PROTOCOL]), _HTTP)
         own = Resource({"service.name": "condenser", "service.version": VERSION})
         resource = Resource.create().merge(own).merge(OTELResourceDetector().detect())
         self._spans = TracerProvider(resource=resource, shutdown_on_exit=False)

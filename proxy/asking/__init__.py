@@ -207,7 +207,7 @@ class Asking(Dispatcher):
                 pass
             if result != compaction.MISSING:
                 break
-            _log.info("%s has no compaction of the form '%s'", label(caller.model), form)
+            _log.info("the upstream offers no compaction by '%s' for %s", form, label(caller.model))
             self._lacking.put(key, (*self._lacking.get(key, ()), form))
         return result
 
@@ -242,7 +242,7 @@ class Asking(Dispatcher):
             return result
         # Only now: the words of a refusal are no proof that the other form is accepted.
         if form != first_form(question, caller) and self._forms.get(key) != form:
-            _log.info("how %s is asked from now on: %r", label(question.question.model), form)
+            _log.info("own calls to %s have another form from now on: %r", label(question.question.model), form)
             self._forms.put(key, form)
         return result.costing(spent)
 

@@ -64,12 +64,12 @@ option out: each credential then has its own sessions."""
 _STORE_NOT_SHARED = """refusing to start several workers with memory://, which is the memory of one of them:
 a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
 _NO_PEPPER = (
-    "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials;"
-    " set it to one secret on all replicas"
+    "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials."
+    " Set it to the same secret on all replicas"
 )
 _SHARED_CREDENTIALS = (
-    "the upstreams %s all get the credential of whoever asks them: a caller that names the wrong model shows one the"
-    " key of another; set api_key, or takes_credentials = false for those that need none"
+    "the upstreams %s all get the caller's own key: with a wrong model name, the key for one goes to another."
+    " Set api_key, or takes_credentials = false for those that need no key"
 )
 _FIRST_KEY = "models: a key of the operator, where the settings had none, needs a new start of the proxy"
 NOT_STARTED = 3
@@ -146,21 +146,19 @@ class Rereading:
             read = load_settings(**self.given)
             new = _usable(taken_over(running, read), running)
         except SettingsError as error:
-            text = f"the settings were read again and nothing has changed, because of an error: {one_line(str(error))}"
+            text = f"the settings were not reloaded, because they have an error: {one_line(str(error))}"
             _log.error(text)
         else:
             use(new)
             later = ", ".join(waiting(self.before, read))
             holds = f"keys {len(new.auth.keys)}, models {len(new.models)}, log level {new.log.level}"
-            text = f"the settings were read again and hold: {holds}" + (
-                f"; from the next start: {later}" if later else ""
-            )
+            text = f"the settings were reloaded: {holds}" + (f"; after a restart: {later}" if later else "")
             _log.info(text)
             is_right = True
         try:
             answer_hangup(is_right=is_right, text=text)
         except OSError as error:
-            _log.warning("the answer to SIGHUP cannot be written: %s", error.strerror)
+            _log.warning("`condenser reload` gets no answer, because it cannot be written: %s", error.strerror)
 
 
 def _usable(new: Settings, running: Settings) -> Settings:

@@ -47,7 +47,7 @@ from strategies.core.ledger import Ledger, split_ledger
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _KILLED = 128
 _log = logging.getLogger(LOGGER)
-_HUNG_UP = "SIGHUP changes nothing: start the command again for its proxy to read its settings again"
+_HUNG_UP = "SIGHUP changes nothing: to use new settings, start the command again"
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _MAX_QUOTED, _MAX_LOOKS, _MAX_SESSIONS = 3, 5, 100

@@ -124,10 +124,9 @@ def _economy_phrase(decision: Decision) -> str:
     advice = decision.economy
     if advice is None or advice.saves < _WORTH_A_PHRASE:
         return ""
-    sizes, saved = f"from {short(advice.trigger)} to {short(advice.target)} tokens", f"prompt cost by {advice.saves:.0%}"
-    if decision.policy.economy == "auto":
-        return f", economy=auto condenses {sizes} and cuts {saved}"
-    return f", tip: economy=auto would condense {sizes} and cut {saved}"
+    is_auto, sizes = decision.policy.economy == "auto", f"from {short(advice.trigger)} to {short(advice.target)} tokens"
+    does, cuts = ("economy=auto condenses", "cuts") if is_auto else ("tip: economy=auto would condense", "cut")
+    return f", {does} {sizes} and {cuts} prompt cost by {advice.saves:.0%}"
 
 
 def _action_phrase(decision: Decision) -> str:

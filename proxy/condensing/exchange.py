@@ -242,10 +242,10 @@ class Exchange:
 
     def _log_original(self, rewritten: int, original: int) -> None:
         """Logs the statuses with which the upstream answered a rewritten request, and then the original."""
-        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
-        outcome = f"it refused the original with {original}"
+        text = "the upstream refused a condensed request for %s with status %s, for no known reason; %s"
+        outcome = f"it refused the original with status {original}"
         if original < HTTPStatus.BAD_REQUEST:
-            outcome = f"it accepted the original; a second time within an hour spares session {self.decision.session}"
+            outcome = f"it accepted the original. A second time within an hour, {self.decision.session} is left alone"
         _log.warning(text, label(self.request.model), rewritten, outcome)
 
     # -- settle --------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ class Knowledge:
                 return known
             size = usable(refusal.window, request.model, request.body.envelope.reply_limit)
         size = min(size, known.tokens) if known is not None else size
-        text = "a prompt of %d tokens was refused for %s; session %s is kept to at most %d for an hour"
+        text = "a prompt of %d tokens was refused for %s; for an hour, prompts of session %s have at most %d"
         _log.warning(text, decision.expected_tokens, request.lesson_scope.named, decision.session, size)
         return SizeRefused(request.model, size, self.clock() + REFUSED_FOR, request.upstream.base_url)
 

@@ -121,7 +121,7 @@ class Models:
 
     async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
         if not await offload(load_of(self._view.transcript.chain), self._fit, effects):
-            _log.info("no call for %s: it would not fit the server's shared cache beside the view", self.caller.model)
+            _log.info("no own call to %s: beside the prompt it would not fit in the server's cache", self.caller.model)
             return tuple(Failure("shared-cache") for _ in effects)
         return await self._resolver.resolve(effects, self._policy.roles, self.caller)
 
@@ -224,7 +224,7 @@ class PipelineRunner:
         """Logs once for each window that a model's record has no room in it."""
         if self._cramped.get(budget.window) is None:
             self._cramped.put(budget.window, True)
-            text = "a record of a model has no room in a window of %d tokens: stages that ask no model do the work"
+            text = "a window of %d tokens has no room for a model's summary: stages that ask no model condense instead"
             _log.warning(text, budget.window)
 
     async def ask_judges(

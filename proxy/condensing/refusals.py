@@ -144,8 +144,8 @@ class Refusals:
         following = self._following(refused, changed, Step.OTHER_REASONING, named=named)
         if following.decision.body == decision.body:
             return None
-        how, model = "with all of" if rule == REQUIRED else "without", label(context.request.model)
-        _log.info("%s refused a request for its reasoning; it is sent once more %s it", model, how)
+        how, model = "with all" if rule == REQUIRED else "without", label(context.request.model)
+        _log.info("%s refused a request because of the reasoning in it; it is sent again %s reasoning", model, how)
         return following
 
     async def _without_head(self, refused: Attempt, timing: Timing) -> Attempt:
@@ -277,7 +277,7 @@ class Refusals:
         """Notes that a view was accepted, which ends a size refused that is smaller."""
         decision, is_ended = attempt.decision, ends_size(attempt.decision)
         if is_ended:
-            text = "session %s is not kept to %d tokens any more, %d were accepted"
+            text = "prompts of session %s are no longer limited to %d tokens: the upstream accepted %d"
             _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
         if not attempt.stores:
             self.knowledge.keep_size(attempt.context, None if is_ended else size)

@@ -112,7 +112,7 @@ class LearnedWindows:
         if window is None or counted <= window.tokens:
             return
         self._state(scope).window = None
-        _log.warning("window of %s: not %d tokens any more, %d were accepted", scope.named, window.tokens, counted)
+        _log.warning("window of %s: no longer %d tokens, because %d were accepted", scope.named, window.tokens, counted)
         if shares:
             self._share(scope)
 
@@ -148,7 +148,7 @@ class LearnedWindows:
             stated = document["window"]
             theirs = LearnedWindow(int(stated[0]), float(stated[1])) if stated else None
         except (ValueError, LookupError, TypeError):
-            _log.warning("a learned window in the store is unreadable")
+            _log.warning("a learned window in the store cannot be read")
             return
         ours, state = self.window(scope), self._state(scope)
         if theirs is None:

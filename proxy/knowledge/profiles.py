@@ -139,7 +139,7 @@ class Profiles:
             taught = taught.under(restriction)
         if taught != before:
             self._learned.put(scope, taught)
-            _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
+            _log.info("the upstream wants requests for %s in another form; from now on: %r", scope.named, taught)
 
 
 NO_ENDPOINT, NO_TRIGGER = Restriction("compact_endpoint", False), Restriction("compaction_trigger", False)

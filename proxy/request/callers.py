@@ -291,7 +291,7 @@ class Callers:
         try:
             at = self._unexpired(float(fact) if fact else None)
         except ValueError:
-            _log.warning("the store's note that a credential was accepted is unreadable")
+            _log.warning("the store's note that a credential was accepted cannot be read")
             return -math.inf
         if at > -math.inf:
             self._accepted.put(credential, at)

@@ -260,7 +260,7 @@ class Relay:
             self._note_defect()
 
     def _note_defect(self) -> None:
-        _log.exception("a reply was not settled")
+        _log.exception("work at the end of a reply failed")
         self._unsettled = ProxyError(DEFECT) if self.must_settle else None
 
     async def _settle_reply(self) -> None:
@@ -285,7 +285,7 @@ class Relay:
             watched.feed(chunk)
         except Exception:  # noqa: BLE001
             self.watched = None
-            _log.exception("a reply was not read")
+            _log.exception("reading a reply failed")
 
 
 class _Held:

@@ -311,7 +311,7 @@ class Records:
             try:
                 record = self.condensation(data, standing=name in marks and not is_reverted)
             except StoreError as error:
-                _log.warning("record %s of session %s is left out: %s", name, session.id, error)
+                _log.warning("condensation %s of session %s is not used: %s", name, session.id, error)
                 continue
             if record is not None:
                 records.append(replace(record, reverted=True) if is_reverted else record)

@@ -102,7 +102,7 @@ class OwnSessions:
             except StoreError as error:
                 if error.reason != "store-corrupt":
                     raise
-                _log.warning("a session is not searched: %s", error)  # the others stay in use
+                _log.warning("a session cannot be searched: %s", error)  # the others stay in use
         return found
 
     async def _loaded(self, tenant: str, name: str) -> _Found | None:

@@ -181,7 +181,7 @@ class StoredSessions:
         if isinstance(error, StoreError):
             self.outage.write_failed(error)
         elif error is not None:
-            _log.error("a write failed", exc_info=error)
+            _log.error("a write to the store failed", exc_info=error)
 
     def _note_failure(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()

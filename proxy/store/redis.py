@@ -365,7 +365,7 @@ def store_errors(shown: str) -> Iterator[None]:
     except CLIENT_ERRORS as error:
         raise store_error(error, shown) from None
     except Exception as error:
-        _log.exception("the client of a store failed")
+        _log.exception("the Redis client failed")
         raise store_error(error, shown) from error
 
 

@@ -150,9 +150,9 @@ class SealedStore:
                             changed += 1
                 await asyncio.sleep(_PAUSE)
         except StoreError as error:
-            _log.warning("not all of the store is under the new key yet; the next start goes on with it: %s", error)
+            _log.warning("not all of the store is encrypted with the new key yet; the next start continues: %s", error)
             return
-        _log.warning("the store is under the new key; values that changed keys: %d, not readable: %d", changed, lost)
+        _log.warning("the store is encrypted with the new key; values changed: %d, not readable: %d", changed, lost)
 
     async def _values(self, key: StoreKey) -> list[tuple[Part, str, bytes]]:
         """All values of an entry but those of its journal, as they are stored."""

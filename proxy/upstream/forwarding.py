@@ -148,7 +148,7 @@ class _Connector(aiohttp.TCPConnector):
         """A used connection ended before a reply."""
         if self._last_was_stream.get(request.protocol):
             self._ends_after_streams_until = monotonic() + ENDS_AFTER_STREAMS
-            text = "the upstream %s ends connections after streams; none is used again for %.0f s"
+            text = "the upstream %s closes connections after streams; for %.0f s, none is used again"
             _log.info(text, request.url.origin(), ENDS_AFTER_STREAMS)
 
 

@@ -83,7 +83,7 @@ def test_a_damaged_record_harms_no_other(redis: RedisServer, stage: Stage, caplo
     assert stage.last_view == view
     actions = [stage.ask(chat(24), controls(session="s")).action for _ in range(2)]
     assert actions == ["condensed", "replayed"]
-    assert "is left out" in caplog.text
+    assert "is not used: " in caplog.text
 
 
 def append(stage: Stage, text: str) -> wire.Answer:

@@ -70,7 +70,7 @@ def test_an_old_key_reads_until_the_store_is_under_the_new_one(
     url, _ = place
     talk(url, FIRST)
     assert talk(url, SECOND, (FIRST,), rounds=13)[0] == "replayed"
-    assert "the store is under the new key; values that changed keys: " in caplog.text
+    assert "the store is encrypted with the new key; values changed: " in caplog.text
     action, view = talk(url, SECOND, rounds=14)
     assert (action, b"Never water at noon" in view) == ("replayed", True)
     assert "store-corrupt" not in caplog.text

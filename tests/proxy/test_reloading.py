@@ -50,13 +50,13 @@ def test_settings_that_are_read_again_hold_in_all_workers_and_wrong_ones_in_none
         write(file, to, "ben", window=16_000, more="inline_timeout = 7.0")
         code, out, err = run(capsys, "reload", "--url", url)
         assert (code, err) == (0, "")
-        assert out.endswith("hold: keys 1, models 1, log level info; from the next start: inline_timeout\n")
+        assert out.endswith("reloaded: keys 1, models 1, log level info; after a restart: inline_timeout\n")
         await_true(lambda: asked(url, "ben") == {(200, "16000")}, "all workers know the new key and window", BOUND)
         assert asked(url, "anna") == {(401, None)}
         write(file, to, "anna", window=-1)
         code, out, err = run(capsys, "reload", "--url", url)
         assert (code, out) == (1, "")
-        assert "nothing has changed, because of an error: models.0.window" in err
+        assert "not reloaded, because they have an error: models.0.window" in err
         assert asked(url, "ben") == {(200, "16000")}
         dead, other = workers(process)
         os.kill(dead, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_models_at_an_upstream_that_is_not_there_yet_change_nothing(caplog: pyte
     models = [{"match": "*", "summarizer": {"model": "small", "upstream": "two"}}]
     Rereading({"upstreams": [one, two], "models": models}, running)(running, used.append)
     assert not used
-    assert "nothing has changed, because of an error: models[0].summarizer.upstream must be one of one" in caplog.text
+    assert "not reloaded, because they have an error: models[0].summarizer.upstream must be one of one" in caplog.text
 
 
 def test_keys_stay_where_the_settings_turn_them_on_or_off() -> None:

@@ -126,7 +126,7 @@ def test_readiness_turns_before_requests_are_refused(upstream: ScriptedUpstream,
         assert wire.request(served.url, "GET", "/livez").status == 200
         assert wire.request(served.url, "POST", CHAT, WHOLE, wire.JSON).status == 200
         served.process.terminate()
-        assert sum("read again" in line for line in served.end()) == 1
+        assert sum("were reloaded" in line for line in served.end()) == 1
 
 
 def test_a_second_signal_ends_all_workers_at_once(upstream: ScriptedUpstream, tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_a_second_signal_ends_all_workers_at_once(upstream: ScriptedUpstream, tm
         served.process.terminate()
         await_true(lambda: "shutting down" in served.log.read_text("utf-8"), "the proxy drains")
         served.process.terminate()
-        assert sum("read again" in line for line in served.end()) == 1
+        assert sum("were reloaded" in line for line in served.end()) == 1
 
 
 def assert_a_hangup_ends_nothing(served: Served) -> None:
     served.process.send_signal(signal.SIGHUP)
-    await_true(lambda: "settings were read again" in served.log.read_text("utf-8"), "the signal is noted")
+    await_true(lambda: "the settings were reloaded" in served.log.read_text("utf-8"), "the signal is noted")
     assert served.readiness() == 200

@@ -103,7 +103,7 @@ async def test_a_window_without_room_for_a_record_is_logged_once(caplog: pytest.
     for _ in range(2):
         await runner.project(run)
     await client.close()
-    assert caplog.text.count("a record of a model has no room in a window of 512 tokens") == 1
+    assert caplog.text.count("a window of 512 tokens has no room for a model's summary") == 1
 
 
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:

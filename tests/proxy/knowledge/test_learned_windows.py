@@ -170,5 +170,5 @@ async def test_each_change_of_a_window_has_one_line_in_the_log(caplog: pytest.Lo
             learned.accepted(MODEL, 8_200)
     assert [each.getMessage() for each in caplog.records] == [
         "window of m (tenant tenant): 8192 tokens, as the upstream said when it refused a prompt",
-        "window of m (tenant tenant): not 8192 tokens any more, 8200 were accepted",
+        "window of m (tenant tenant): no longer 8192 tokens, because 8200 were accepted",
     ]

@@ -105,4 +105,4 @@ async def test_a_defect_in_a_write_that_nobody_waits_for_is_logged(caplog: pytes
     with pytest.raises((StoreError, ZeroDivisionError)), caplog.at_level(logging.ERROR):
         await stored.write(defective(), patience)
     await stored.close()
-    assert "a write failed" in caplog.text
+    assert "a write to the store failed" in caplog.text

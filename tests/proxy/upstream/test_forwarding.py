@@ -206,7 +206,7 @@ async def test_ends_after_streams_give_each_a_new_connection(caplog: pytest.LogC
         assert [await read(await upstream.send(post())) for _ in range(2)] == [b"ok", b"ok"]
         assert (server.connections, len(server.requests)) == (3, 4)
     assert [each.getMessage() for each in caplog.records] == [
-        f"the upstream {server.url.removesuffix('/v1')} ends connections after streams; none is used again for 600 s"
+        f"the upstream {server.url.removesuffix('/v1')} closes connections after streams; for 600 s, none is used again"
     ]
 
 
