@@ -1,6 +1,8 @@
 """Fixtures of the end-to-end tests: a scripted upstream and the real proxy before it, on real sockets."""
 
+import contextlib
 import gc
+import importlib
 import logging
 import os
 from collections.abc import Iterator
@@ -16,13 +18,27 @@ from tests.support.proxy import Proxy, running_proxy
 from tests.support.upstream import ScriptedUpstream
 
 # A machine may be busy: no property has to hold within a time.
-settings.register_profile("tests", deadline=None, max_examples=60)
+settings.register_profile("tests", deadline=None, max_examples=25)
+settings.register_profile("torture", deadline=None, max_examples=300)
 settings.load_profile("tests")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # litellm fetches its price list at import
+gc.disable()  # until all is imported: there is nothing to free, and each collection would read all there is
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Lets each worker import its share first, so that not every one of them compiles all tests in a fresh clone."""
+    count, worker = (os.environ.get(f"PYTEST_XDIST_WORKER{name}", "") for name in ("_COUNT", ""))
+    if not worker:
+        return
+    paths = [path for arg in session.config.args for path in (session.config.rootpath / arg).rglob("test_*.py")]
+    for path in sorted(paths)[int(worker.removeprefix("gw")) :: int(count)]:
+        with contextlib.suppress(Exception):  # which the collection meets again, and tells
+            importlib.import_module(".".join(path.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
     """Keeps the garbage collector from what was imported: a full collection would stop a test for a second."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
