@@ -64,8 +64,8 @@ pictures: setup chromium ## draw the pictures of the documents, from what the pr
 docs: .venv-docs/.stamp ## build the documents as a site with search, in site/; fails on a broken link
 	@$(BIN)/python deploy/build_site.py .venv-docs/bin/zensical
 
-torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
-	@$(BIN)/python -m pytest -m torture $(ARGS)
+torture: setup redis ## the slow and violent tests, and more examples of each property (ARGS=... for pytest)
+	@$(BIN)/python -m pytest -m "torture or hypothesis" --hypothesis-profile torture $(ARGS)
 
 # In an environment of its own, because it runs beside the program and is no part of it.
 audit: auditor ## look the locked packages up among known vulnerabilities (needs the network)

@@ -30,12 +30,10 @@ WINDOWS = [300, 1_000, 2_500, 8_000]
 
 STABLE = settings(
     derandomize=True,
-    deadline=None,
     database=None,
-    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-FEWER = settings(STABLE, max_examples=20)
+FEWER = settings(STABLE, max_examples=STABLE.max_examples // 2)
 VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
 
 

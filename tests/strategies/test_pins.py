@@ -109,7 +109,7 @@ def assert_responses(view: View) -> None:
 )
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(data=st.data(), places=st.lists(st.integers(0, 60), max_size=4), window=st.sampled_from([1_000, 2_500]))
-@settings(FEWER, max_examples=10)
+@settings(FEWER, max_examples=FEWER.max_examples // 2)
 def test_upstreams_of_other_apis_take_pins(
     pipeline: str, bodies: Any, view_of: Any, assert_taken: Any, data: Any, places: list[int], window: int
 ) -> None:

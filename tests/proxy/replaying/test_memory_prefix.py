@@ -53,7 +53,7 @@ async def shrunk_prefixes(talk: Conversation, strategy: str) -> tuple[list[int],
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=settings().max_examples // 8)
 @given(protocol=st.sampled_from(["chat", "messages", "responses"]), said=turns)
 def test_a_list_begins_with_the_one_before(protocol: str, strategy: str, said: list[tuple[int, str]]) -> None:
     talk = conversation(said, endpoint_named(protocol))

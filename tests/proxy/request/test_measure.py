@@ -26,7 +26,7 @@ from proxy.request.wire import Body
 from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
-from tests.proxy.request.test_wire import FEW
+from tests.proxy.request.test_wire import SLOW
 from tests.support import chat_bodies as wire
 from tests.support.chat_bodies import read
 
@@ -182,7 +182,7 @@ def assert_same(one: Measured, other: Measured) -> None:
     assert (one.overhead, one.outside_digest) == (other.overhead, other.outside_digest)
 
 
-@FEW
+@SLOW
 @given(
     st.lists(
         st.tuples(

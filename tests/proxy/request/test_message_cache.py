@@ -13,7 +13,7 @@ from proxy.errors import BadRequest
 from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
 from proxy.request.scanning import MAX_LEVELS
 from proxy.request.wire import Body
-from tests.proxy.request.test_wire import FEW, bodies
+from tests.proxy.request.test_wire import SLOW, bodies
 from tests.support.chat_bodies import read
 from tests.support.transcripts import user
 
@@ -46,7 +46,7 @@ def assert_same(one: Body, other: Body) -> None:
                 assert one.spliced(messages=messages, model=model) == other.spliced(messages=messages, model=model)
 
 
-@FEW
+@SLOW
 @given(st.lists(bodies(), min_size=1, max_size=2), st.booleans())
 def test_a_body_is_read_alike_whatever_is_cached(made: list[Made], with_extension: bool) -> None:
     cache = MessageCache()
@@ -175,7 +175,7 @@ def turns(draw: st.DrawFn) -> list[Any]:
     return changes.get(change, sent)
 
 
-@FEW
+@SLOW
 @given(
     st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
     st.sampled_from([MAX_BYTES, 4 * MANY * (ENTRY_BYTES + 40), 2 * MANY * (ENTRY_BYTES + 40)]),

@@ -15,7 +15,7 @@ from tests.support.chat_bodies import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'
 SPACE = st.text(" \t\n\r", max_size=3)
-FEW = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 KEYS = TEXT.filter(lambda key: key not in ("messages", "model", "condenser"))
 
@@ -59,7 +59,7 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
     return members, listed, draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
 
 
-@FEW
+@SLOW
 @given(bodies())
 def test_every_member_is_found_and_written_back(made: tuple[list[tuple[str, str]], list[str], str]) -> None:
     members, listed, text = made
@@ -72,7 +72,7 @@ def test_every_member_is_found_and_written_back(made: tuple[list[tuple[str, str]
     assert body.spliced() == text.encode()
 
 
-@FEW
+@SLOW
 @given(bodies(), st.sampled_from(["[]", '[{"role":"user","content":"ü"}]', "[1, 2]"]))
 def test_other_bytes_stay_as_they_are(made: tuple[list[tuple[str, str]], list[str], str], new: str) -> None:
     text = made[2]
@@ -81,7 +81,7 @@ def test_other_bytes_stay_as_they_are(made: tuple[list[tuple[str, str]], list[st
     assert body.spliced(messages=new.encode()) == (text[:at] + new + text[end:]).encode()
 
 
-@FEW
+@SLOW
 @given(bodies(), st.integers(0, 5), st.sampled_from(["{}", "null", '{"a": [1, {"b": "}"}]}', '",}{"']), SPACE, SPACE)
 def test_the_extension_is_removed_from_any_place(
     made: tuple[list[tuple[str, str]], list[str], str], place: int, value: str, before: str, behind: str
@@ -155,7 +155,7 @@ def test_the_error_says_what_is_wrong_and_where(data: bytes, says: str) -> None:
     assert len(raised.value.message) < 300
 
 
-@FEW
+@SLOW
 @given(st.lists(st.tuples(st.one_of(KEYS, st.just("condenser")), SPACE, values()), max_size=6), SPACE)
 def test_the_extension_is_found_without_parsing(members: list[tuple[str, str, str]], space: str) -> None:
     def body(listed: list[tuple[str, str, str]]) -> str:

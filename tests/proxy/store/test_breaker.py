@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -103,7 +102,6 @@ class Machine(RuleBasedStateMachine):
 
 
 TestBreaker = Machine.TestCase
-TestBreaker.settings = settings(max_examples=50, deadline=None)
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ JSON = st.recursive(
 EVERY = [kind("any", words, media.media_prices("gpt-4o")) for kind in (ChatCounter, MessagesCounter, ResponsesCounter)]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, JSON, max_size=8))
 def test_nothing_a_client_sends_is_refused(body: dict[str, object]) -> None:
     for counter in EVERY:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import TABLE
@@ -19,7 +19,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.view import BRIDGE, Placed, View, fold, shape
 from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
-from tests.strategies.test_invariants import STABLE
+from tests.strategies.test_invariants import FEWER
 from tests.support.strict_servers import DEMANDS, accepted, alternation, no_names, refusal_of, sides, systems_first
 from tests.support.transcripts import (
     WORDS,
@@ -99,14 +99,13 @@ def played(turns: Sequence[tuple[int, int]]) -> list[Body]:
     return accepted([*bodies, user("And now?")])
 
 
-FEW = settings(STABLE, max_examples=20)
 OF_CHAT = [each for each in PIPELINES if each != "native"]  # no chat server has a compaction
 turns = st.tuples(st.integers(0, 3), st.sampled_from([5, 60, 200]))
 
 
 @pytest.mark.parametrize("pipeline", OF_CHAT)
 @given(talk=st.lists(turns, min_size=4, max_size=9), window=st.sampled_from([300, 700]))
-@FEW
+@FEWER
 def test_every_view_fits_strict_servers(pipeline: str, talk: list[tuple[int, int]], window: int) -> None:
     check(pipeline, played(talk), window)
 

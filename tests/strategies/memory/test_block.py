@@ -3,7 +3,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
@@ -187,7 +187,6 @@ def test_a_block_has_a_sixteenth_of_the_window_at_most(window: int, tokens: int)
     assert block_room(window) == tokens
 
 
-@settings(deadline=None)
 @given(SAYINGS, st.integers(0, 400), st.integers(1, 6))
 def test_a_block_is_never_larger_than_its_tokens(said: list[Said], tokens: int, top_k: int) -> None:
     hits = index(said).search("tent lake 缓存")
@@ -199,7 +198,6 @@ def test_a_block_is_never_larger_than_its_tokens(said: list[Said], tokens: int, 
     assert WORDS.text(found) <= max(tokens, 20)
 
 
-@settings(deadline=None)
 @given(SAYINGS)
 def test_no_line_stands_unquoted_whoever_wrote_it(said: list[Said]) -> None:
     hits = index(said).search("tent lake 缓存")

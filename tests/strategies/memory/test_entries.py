@@ -1,7 +1,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
@@ -46,7 +46,6 @@ def test_a_card_has_no_place_and_the_role_of_its_source() -> None:
     assert (entry.place, entry.role, entry.card) == (NOWHERE, Role.USER, "constraint")
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab .。\n缓存", max_size=4_000))
 def test_parts_of_a_text_are_narrow_and_complete(text: str) -> None:
     parts = split(text)

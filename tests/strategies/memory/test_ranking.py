@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
@@ -69,7 +69,6 @@ def test_a_card_speaks_for_itself_only() -> None:
     assert [hit.entry.key for hit in Index(cards).search("postgres")] == ["c0"]
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(0, 30), WORDS)
 def test_what_was_said_earlier_may_be_added_later(texts: list[str], cut: int, query: str) -> None:
     all_of_it = entries(texts)
@@ -99,7 +98,6 @@ def test_there_are_no_more_hits_than_asked_for() -> None:
     assert len(found.search("tent")) == MAX_HITS
 
 
-@settings(deadline=None)
 @given(TEXTS, st.integers(0, 30), WORDS)
 def test_an_index_built_in_pieces_is_that_built_at_once(texts: list[str], cut: int, query: str) -> None:
     all_of_it = entries(texts)
@@ -109,7 +107,6 @@ def test_an_index_built_in_pieces_is_that_built_at_once(texts: list[str], cut: i
     assert in_pieces.search(query) == Index(all_of_it).search(query)
 
 
-@settings(deadline=None)
 @given(TEXTS, st.sets(st.integers(0, 29)), WORDS)
 def test_what_is_not_allowed_changes_nothing(texts: list[str], hidden: set[int], query: str) -> None:
     all_of_it = entries(texts)
