@@ -25,7 +25,7 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "dashboard": "Print the address of a running proxy's dashboard, and open it.",
     "sessions": "List, show, export, revert, pin or delete the sessions of a running proxy.",
     "memory": "List, search, add, import or forget the memory cards of a session, in a running proxy.",
-    "reload": "Make the proxy that runs here read keys, models, prices and log level again.",
+    "reload": "Make the proxy that runs here load keys, models, prices and log level again.",
     "keys": 'Make, list and revoke the keys of callers, for a proxy with auth.mode = "keys".',
     "mcp": "Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",

@@ -32,7 +32,7 @@ def sentence(total: Mapping[str, int], currency: str) -> str:
     """What happened to the requests, in one or two sentences."""
     get = Counter(total)
     if not get["requests"]:
-        return "No request has come in this time."
+        return "No request came in this period."
     fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
     told = f"{fitted}; {get['failed']:,} failed."
     if get["cost"]:
@@ -53,13 +53,13 @@ def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
     found = []
     if ready["store"]["state"] != "ok":
         found.append(
-            Notice(f"The store does not work: {ready['store']['state']}. Requests pass without their history.")
+            Notice(f"The store does not work: {ready['store']['state']}. Requests are served without what is stored.")
         )
     if total["failed"]:
         found.append(Notice(f"{total['failed']:,} requests failed.", "requests?show=failed"))
     if total["action_degraded"]:
         count = total["action_degraded"]
-        found.append(Notice(f"{count:,} requests were served without all that they need.", "requests?show=degraded"))
+        found.append(Notice(f"{count:,} requests lacked something, such as the store.", "requests?show=degraded"))
     if total["own_failed"]:
         found.append(
             Notice(f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed.")

@@ -134,8 +134,8 @@ async def _add_calibration(built: Services, model: str, report: Report, *, offli
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
     first, later = ("unknown" if each is None else f"{each:.1%}" for each in (figures.first_error, figures.later_error))
     said = (
-        f"hidden {figures.offset:,.0f} tokens, text × {figures.slope:.2f}, a picture {picture};"
-        f" error {first} of first requests, {later} later"
+        f"each prompt {figures.offset:,.0f} tokens more than we count, text × {figures.slope:.2f}, a picture {picture};"
+        f" error of the count {first} at first requests, {later} later"
     )
     report.add("calibration", "nothing learned yet" if figures == OWN else said)
     return (lambda asked: server.window(asked.model)) if asks else no_stated_window
@@ -164,7 +164,7 @@ def _check_tokenizers(built: Services, report: Report) -> None:
 async def _check_store(settings: Settings, built: Services, report: Report) -> None:
     url, problem = redacted(settings.store.url), ""
     if built.settings.store.url != settings.store.url:
-        report.add("store", f"{url}: not there yet, serve makes it")
+        report.add("store", f"{url}: does not exist yet; `serve` makes it")
         return
     try:
         async with asyncio.timeout(settings.store.timeout):
@@ -188,11 +188,7 @@ async def _check_upstream(built: Services, upstream: Destination, report: Report
         return
     note = ""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        note = (
-            f" (it refuses the api_key of '{upstream.name}')"
-            if has_key
-            else " (it wants a credential, which callers bring)"
-        )
+        note = f" (it refuses the api_key of '{upstream.name}')" if has_key else " (it needs a key, which callers send)"
     is_well = status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
     report.add("upstream", f"{url}: answers {status}{note}", ok=is_well)
 
@@ -285,10 +281,10 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     if not policy.pipeline.is_off:
         yield f"  economy   {policy.economy} ({checked.origin('economy')})"
         costs, entry = policy.costs, checked.settings.for_model(checked.model)
-        published = "bundled table, US dollars a million" if table.prices(checked.model) else ""
+        published = "bundled table, US dollars per million tokens" if table.prices(checked.model) else ""
         origin = f"settings for '{entry.match}'" if entry and entry.prices else published
-        shown = f"{costs.input:g} anew, {costs.cached_input:g} cached, {costs.cache_write:g} written to it"
-        yield f"  prices    {shown}, {costs.output:g} a reply ({origin or 'ratios that most vendors share'})"
+        shown = f"input {costs.input:g}, cached {costs.cached_input:g}, cache write {costs.cache_write:g}"
+        yield f"  prices    {shown}, output {costs.output:g} ({origin or 'ratios that most vendors share'})"
 
 
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
@@ -298,16 +294,16 @@ def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tup
     if reserve is not None:
         clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
         reserved_by = checked.origin("marks", "reserve") + clamped
-    yield "reserve", f"{budget.reserve:,} ({reserved_by}; a request's own length comes first)"
+    yield "reserve", f"{budget.reserve:,} ({reserved_by}; unless the request sets its reply's length)"
     yield "usable", f"{budget.usable:,} (what is left of the window)"
     yield from _mark_rows(policy, budget, checked)
-    yield "hard", f"headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
+    yield "hard", f"less than {budget.least_headroom:,} of usable left (a sixteenth of the window, at most 512)"
     yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window, or a quarter up to 2,000)"
     yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
     for name in ("rules", "names", "facts"):
         yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"
     if budget.prompt_window is not None:
-        yield "asks in", f"{budget.prompt_window:,} (the summarizer's window)"
+        yield "own calls", f"{budget.prompt_window:,} at most (the summarizer's window)"
 
 
 def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         arguments.html.write_text(run.page(), "utf-8")
     for name, number in run.refused.items():
-        print(f"condenser: not all went as it must: {name}: {number:,} requests were refused", file=sys.stderr)
+        print(f"condenser: the demo failed: {name}: {number:,} requests were refused", file=sys.stderr)
     return FAILED if run.refused else OK
 
 
@@ -370,5 +370,5 @@ class Run(NamedTuple):
         told = [f'<p class="note">{escape(line)}</p>' for line in _told(self)]
         verdict = self.verdict().replace("\n", " ")
         figures = "".join(f"<li>{escape(line)}</li>" for line in self.three_figures())
-        parts = [f"<ul>{figures}</ul>" if figures else "", plot, html_table("What came of it", head, cells), *told]
+        parts = [f"<ul>{figures}</ul>" if figures else "", plot, html_table("Results", head, cells), *told]
         return html_page("Condenser demo", verdict, "", parts)

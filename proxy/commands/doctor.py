@@ -236,7 +236,7 @@ def _failed(total: Counter[str]) -> Iterator[Finding]:
         fallback = "look at the error in the client: docs/reference/http.md has those of the proxy."
         yield Finding(name, WRONG, by, _REMEDIES.get(name, fallback))
     if count := total["action_degraded"]:
-        text = f"{_times(count, 'request')} went without all that they need, such as what is stored."
+        text = f"{_times(count, 'request')} lacked something, such as the stored session."
         yield Finding("degraded", WRONG, text, "docs/reference/reasons.md has the reasons above; the log has details.")
     if count := total["own_failed"]:
         text = f"{count:,} of {total['own_calls']:,} of the proxy's own model calls failed."

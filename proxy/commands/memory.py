@@ -38,7 +38,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "add the cards of a JSON file, as `sessions export --memory` writes it"
     importing = add_action(actions, "import", _import, text, _ID)
     importing.add_argument("file", metavar="FILE", help="a JSON array of cards; - for standard input")
-    forget = add_action(actions, "forget", _forget, "take out a card, or with --all every one", _ID)
+    forget = add_action(actions, "forget", _forget, "remove a card, or with --all every one", _ID)
     forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
     forget.add_argument("--all", action="store_true", help="all cards")
     add_yes(forget)
@@ -71,7 +71,7 @@ def _import(arguments: argparse.Namespace) -> None:
     try:
         cards = json.loads(sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text("utf-8"))
     except (ValueError, RecursionError):
-        raise CommandFailed(f"{arguments.file} is no JSON") from None
+        raise CommandFailed(f"{arguments.file} is not JSON") from None
     done = _request(arguments, "import", method="POST", payload=cards)
     print(f"added {done['added']} of {done['added'] + done['known']} cards, {done['known']} were there already")
 

@@ -15,7 +15,7 @@ from proxy.settings.loading import COMMAND_LINE
 from strategies import Pipeline
 
 _IN_PROCESS_LIST = (
-    "condenser: whoever lists the processes of this machine sees the password in --store;"
+    "condenser: the list of processes of this machine shows the password in --store;"
     " CONDENSER_STORE__URL_FILE names a file with the URL"
 )
 

@@ -152,6 +152,6 @@ def dashboard(arguments: argparse.Namespace) -> None:
     if token is not None and signs_in:
         address += f"?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
     print(address)
-    print("it signs in once" if signs_in else "sign in with admin.token of its settings")
+    print("it signs you in once" if signs_in else "sign in with admin.token of the proxy's settings")
     if not arguments.no_open:
         webbrowser.open(address)

@@ -33,7 +33,7 @@ SHORT = 12  # characters of a session's key that `sessions list` prints, and tha
 NOT_STORED = "A short conversation whose client sends no id is kept once it fills a quarter of its window"
 HINT_404 = "there is no such session"
 HINT_TENANT = "there is no such tenant, or its admin API is off"
-_HINT_401 = "it wants its admin token: give --token, or set admin.token here to that of the proxy"
+_HINT_401 = "it needs its admin token: give --token, or set admin.token here to that of the proxy"
 _HINT_CLOSED = "its admin API is off: start it with admin.token set, and give that token with --token here"
 _DERIVED = re.compile("p[0-9a-f]{16}")  # the id of a conversation that is not stored yet
 _HEADERS = {"Content-Type": "application/json"}
@@ -134,7 +134,7 @@ def add_action(
 
 
 def add_yes(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--yes", action="store_true", help="ask no question")
+    action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
@@ -178,7 +178,7 @@ def confirm(arguments: argparse.Namespace, what: str) -> None:
     if arguments.yes:
         return
     if not (sys.stdin and sys.stdin.isatty()):
-        raise CommandFailed(f"to {what}, give --yes: standard input is no terminal to ask at", USAGE)
+        raise CommandFailed(f"to {what}, give --yes: standard input is not a terminal", USAGE)
     print(f"{what[:1].upper()}{what[1:]}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise CommandFailed("nothing was deleted")

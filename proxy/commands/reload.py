@@ -1,4 +1,4 @@
-"""Make the proxy that runs here read keys, models, prices and log level again."""
+"""Make the proxy that runs here load keys, models, prices and log level again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def run(arguments: argparse.Namespace) -> None:
     url = (arguments.url or default_url()).rstrip("/")
     process = process_of(url)
     if process is None:
-        raise CommandFailed(f"no proxy of yours runs here at {url}; where one runs, SIGHUP does the same")
+        raise CommandFailed(f"you run no proxy at {url} on this machine; elsewhere, send it SIGHUP")
     before, until = hangup_answer(process), time.monotonic() + _BOUND
     try:
         os.kill(process, signal.SIGHUP)
         while (answer := hangup_answer(process)) == before:
             if time.monotonic() > until:
-                raise CommandFailed(f"{url} has not answered in {_BOUND:g} s; that of `condenser wrap` never does")
+                raise CommandFailed(f"{url} did not answer in {_BOUND:g} s; that of `condenser wrap` cannot reload")
             time.sleep(_TICK)
     except OSError as error:
-        raise CommandFailed(f"{url} cannot be told: {(error.strerror or str(error)).lower()}") from None
+        raise CommandFailed(f"SIGHUP cannot be sent to {url}: {(error.strerror or str(error)).lower()}") from None
     if answer is None or not answer.is_right:
         raise CommandFailed(answer.text if answer else f"{url} has ended")
     print(answer.text)

@@ -52,14 +52,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     export.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
     export.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
     revert = add_action(
-        actions, "revert", _revert, "take a condensation back: the longer view returns while it fits", _ID
+        actions, "revert", _revert, "undo a condensation: the longer prompt is sent again while it fits", _ID
     )
     which = "its id as `show` prints it; by default the latest one that views apply"
     revert.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
     text = "keep a message word for word in every later view, with the call or the results that belong to it"
     pin = add_action(actions, "pin", _pin, text, _ID)
     pin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it")
-    unpin = add_action(actions, "unpin", _unpin, "take a pin back: the message goes with the next condensation", _ID)
+    unpin = add_action(actions, "unpin", _unpin, "remove a pin: the next condensation may replace the message", _ID)
     unpin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it, or the pin's id")
     for action in (pin, unpin):
         action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
@@ -136,7 +136,7 @@ def _revert(arguments: argparse.Namespace) -> None:
 
 def _pin(arguments: argparse.Namespace) -> None:
     if not arguments.message.isdecimal():
-        raise CommandFailed(f"{arguments.message} is no number of a message")
+        raise CommandFailed(f"{arguments.message} is not the number of a message")
     message = {"message": int(arguments.message), "branch": arguments.branch}
     hint = f"the session has no branch {arguments.branch}"
     pin = request_session(arguments, "pins", method="POST", payload=message, hint_404=hint)
@@ -245,7 +245,7 @@ def _replacement_lines(session: Mapping[str, Any]) -> Iterator[str]:
     if not in_use:
         return
     yield ""
-    yield f"in the place of the first {in_use[-1]['covered']} messages the model reads:"
+    yield f"instead of the first {in_use[-1]['covered']} messages, the model reads:"
     for piece in in_use[-1]["pieces"]:
         if isinstance(piece, list):
             first, last = piece[0], piece[1] - 1
@@ -283,15 +283,15 @@ def _condensation_line(record: Mapping[str, Any], *, is_latest: bool) -> str:
     return (
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {_state(record)}, {record['strategy']} by"
         f" {record['trigger']}, {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,}"
-        f" tokens, {record['rescued']:,} of {record['requests']:,} requests rescued, {record['saved_tokens']:,} saved,"
-        f" {record['own_tokens']:,} own, {moment(record['created_at'])}"
+        f" tokens, {record['rescued']:,} of {record['requests']:,} requests rescued, {record['saved_tokens']:,} tokens"
+        f" saved, {record['own_tokens']:,} of own calls, {moment(record['created_at'])}"
     )
 
 
 def _state(record: Mapping[str, Any]) -> str:
     if record.get("reverted"):
         return "reverted"
-    return "standing" if record["standing"] else "prepared"
+    return "used" if record["standing"] else "prepared, not yet used"
 
 
 def _wrapped(text: str) -> list[str]:

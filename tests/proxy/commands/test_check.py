@@ -44,7 +44,7 @@ def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys
     upstream.answer(lambda request: error(401))
     code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
     assert code == 0
-    assert "callers bring" in out
+    assert "callers send" in out
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_check_offline_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "new" / "s.db"
     code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
     assert code == 0
-    assert f"sqlite:///{file}: not there yet, serve makes it" in out
+    assert f"sqlite:///{file}: does not exist yet; `serve` makes it" in out
     assert not list(tmp_path.iterdir())
     asyncio.run(a_store_at(tmp_path / "s.db"))
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
@@ -157,13 +157,13 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
     assert budget(window=32_768).splitlines() == [
         "model       m",
         "  window    32,768 (settings)",
-        "  reserve   4,096 (an eighth of the window, at most 4,096; a request's own length comes first)",
+        "  reserve   4,096 (an eighth of the window, at most 4,096; unless the request sets its reply's length)",
         "  usable    28,672 (what is left of the window)",
         "  prepare   20,070 (0.7 of usable, default)",
         "  trigger   24,371 (0.85 of usable, default)",
         "  target    14,336 (0.5 of usable, default)",
         "  step      4,300 (0.15 of usable, default)",
-        "  hard      headroom under 512 (a sixteenth of the window, at most 512)",
+        "  hard      less than 512 of usable left (a sixteenth of the window, at most 512)",
         "  record    3,276 at most (a tenth of the window, or a quarter up to 2,000)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  rules     1,000 at most (default)",
@@ -177,15 +177,15 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
         "    extract.max_tokens = 1,200 (default)",
         "    extract.depth = 8,601 (0.3 of usable, default)",
         "  economy   advise (default)",
-        "  prices    1 anew, 0.1 cached, 1 written to it, 5 a reply (ratios that most vendors share)",
+        "  prices    input 1, cached 0.1, cache write 1, output 5 (ratios that most vendors share)",
     ]
 
 
 def test_a_check_shows_published_and_set_prices_and_economy() -> None:
     text = budget("kimi-k2.6", window=262_144)
-    assert "0.95 anew, 0.16 cached, 0.95 written to it, 4 a reply (bundled table, US dollars a million)" in text
+    assert "input 0.95, cached 0.16, cache write 0.95, output 4 (bundled table, US dollars per million tokens)" in text
     models = ({"match": "m", "prices": {"input": 2.0}},)
-    assert "2 anew, 2 cached, 2 written to it, 0 a reply (settings for 'm')" in budget(window=32_768, models=models)
+    assert "input 2, cached 2, cache write 2, output 0 (settings for 'm')" in budget(window=32_768, models=models)
     assert "economy" not in budget(window=32_768, strategy="off")
 
 

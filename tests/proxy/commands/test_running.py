@@ -70,7 +70,7 @@ def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_use
         code, _, err = run(capsys, "serve", "--store", "memory://", "--port", url.rpartition(":")[2])
         assert (code, "is taken by a Condenser; choose" in err) == (3, True)
         monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", "that of another proxy")
-        said = f"{url}/_condenser/\nsign in with admin.token of its settings\n"
+        said = f"{url}/_condenser/\nsign in with admin.token of the proxy's settings\n"
         assert run(capsys, "dashboard", "--no-open")[1] == said
 
 
@@ -117,7 +117,7 @@ def test_where_several_run_a_command_says_which_it_asks_and_asks_before_it_delet
     assert (code, len(out.splitlines()), err) == (0, 2, said)
     assert command("sessions", "list", "--url", first)[2] == ""
 
-    terminal = "standard input is no terminal to ask at"
+    terminal = "standard input is not a terminal"
     refused = f"{said}condenser: to delete session s at {second}, give --yes: {terminal}\n"
     assert command("sessions", "delete", "s") == (2, "", refused)
     refused = f"{said}condenser: to forget all cards of s at {second}, give --yes: {terminal}\n"

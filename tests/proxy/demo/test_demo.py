@@ -116,7 +116,7 @@ def test_a_strategy_that_lets_requests_be_refused_fails_and_says_which(capsys: p
     assert main(["demo", "--strategy", "off", *SHORT]) == FAILED
     printed = capsys.readouterr()
     assert printed.out.startswith(f"With Condenser (off), 14 of {REQUESTS} requests")
-    assert "not all went as it must: condensed: 12 requests were refused" in printed.err
+    assert "the demo failed: condensed: 12 requests were refused" in printed.err
 
 
 @pytest.mark.parametrize(

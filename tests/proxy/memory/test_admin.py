@@ -118,7 +118,11 @@ def test_an_exported_file_is_imported_into_another_session(memory: Command, stag
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [('[{"content": "a"}, {"content": ""}]', "Card 1: 'content' must be"), ("[", "is no JSON"), ("\xff", "is no JSON")],
+    [
+        ('[{"content": "a"}, {"content": ""}]', "Card 1: 'content' must be"),
+        ("[", "is not JSON"),
+        ("\xff", "is not JSON"),
+    ],
 )
 def test_an_unusable_import_ends_with_1(memory: Command, tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "memory.json"

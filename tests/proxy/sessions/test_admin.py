@@ -158,11 +158,11 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
     assert mistyped == (1, "", "condenser: there is no session mime; did you mean mine?\n")
     document = json.loads(run(capsys, "sessions", "show", "mine", "--json", "--url", stage.proxy.url)[1])
     assert (document["object"], document["session"]) == ("session", key)
-    assert re.search(r"^in the place of the first \d+ messages the model reads:$", by_id[1], re.MULTILINE)
+    assert re.search(r"^instead of the first \d+ messages, the model reads:$", by_id[1], re.MULTILINE)
     assert "branch main: 25 messages" in by_id[1]
     assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
     assert "mask+half-window by" in by_id[1]
-    assert re.search(r"^condensation c\w+ \(latest\): .*\srequests\srescued,\s[\d,]+\ssaved,", by_id[1], re.M | re.S)
+    assert re.search(r"^condensation c\w+ \(latest\): .*\srequests\srescued,\s[\d,]+\stokens\s,", by_id[1], re.M | re.S)
     assert re.search(r"^strategy +mask\+half-window$", by_id[1], re.MULTILINE)
     assert all(len(line) < 200 for line in by_id[1].splitlines())
 
@@ -196,9 +196,9 @@ def test_a_session_or_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.Ca
         stage.ask(chat(1), controls(session=name))
     tenant = json.loads(run(capsys, "sessions", "list", "--json", *url)[1])["data"][0]["tenant"]
     refused = (
-        f"condenser: to delete 2 sessions of tenant {tenant} at {url[1]}, give --yes: standard input is no terminal"
+        f"condenser: to delete 2 sessions of tenant {tenant} at {url[1]}, give --yes: standard input is not a terminal"
     )
-    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url) == (2, "", f"{refused} to ask at\n")
+    assert run(capsys, "sessions", "delete", "--tenant", tenant, *url) == (2, "", f"{refused}\n")
     assert run(capsys, "memory", "add", "a", "Deploys go out on Mondays.", "--type", "decision", *url)[0] == 0
     code, out, _ = run(capsys, "sessions", "delete", "--tenant", tenant, "--yes", *url)
     assert code == 0
@@ -317,7 +317,7 @@ def test_condensations_are_listed_in_order_with_cost() -> None:
         "condensation c3-3",
         "condensation c1-1 (latest)",
     ]
-    assert "tokens, 1 of 2 requests rescued, 1,234 saved, 9 own, " in " ".join(map(str.strip, lines))
+    assert "tokens, 1 of 2 requests rescued, 1,234 tokens saved, 9 of own calls, " in " ".join(map(str.strip, lines))
     assert any(line.split() == ["strategy", "mask+half-window"] for line in lines)
 
 
