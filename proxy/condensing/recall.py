@@ -1,10 +1,11 @@
 """Memory of a conversation: searches what has left the view, and puts what it finds before each user message.
 
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
-hand: those of its messages that the view does not show (for a block also the shown ones, which compete with them), and
-the cards of its condensations. Nothing is indexed before something is searched for. Then the messages that are not in
-it yet are added to the index of the conversation, which all forks after its first condensation share. The key of an
-entry is the message's digest in the chain, and a request finds the entries of its own chain only.
+hand: those of its messages that the view does not show, and the cards of its condensations. For a block, what the view
+shows competes with them: messages, and lines of the record. Nothing is indexed before something is searched for. Then
+the messages that are not in it yet are added to the index of the conversation, which all forks after its first
+condensation share. The key of an entry is the message's digest in the chain, and a request finds the entries of its own
+chain only.
 
 Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
 from that message, kept with the session, and stays at its place, byte for byte, until a condensation takes it in. So
@@ -129,12 +130,12 @@ class _SharedIndex:
             if is_full:
                 self._most = max(MAX_ENTRIES, 2 * len(self.index))
 
-    def search(self, searchable: Searchable, query: str) -> list[Hit]:
+    def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
         """The hits of a query, best first."""
         nodes = searchable.nodes()
         with self._lock:
             self.learn(searchable.history, nodes)
-            return self.index.search(query, allowed=self._allowed(searchable, nodes))
+            return self.index.search(query, allowed=self._allowed(searchable, nodes), shown=shown)
 
     def _allowed(self, searchable: Searchable, nodes: list[tuple[int, str]]) -> set[str]:
         """The keys of the entries that may be found, including cards."""
@@ -149,11 +150,14 @@ class Recall:
     def __init__(self) -> None:
         self._indexed: OrderedDict[StoreKey, _SharedIndex] = OrderedDict()
 
-    async def search(self, searchable: Searchable, query: str) -> list[Hit]:
-        """The hits of a query, best first; a query that is a handle finds its message only."""
+    async def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
+        """The hits of a query, best first; a query that is a handle finds its message only.
+
+        The best line of the texts `shown`, which are not indexed, is one of them.
+        """
         if found := expanded(query, searchable.history, searchable.places):
             return found
-        hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query)
+        hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query, shown)
         self._evict()
         return hits
 
@@ -216,7 +220,9 @@ class Injector:
         if not question:
             return None
         earlier = Searchable.of(context, view)._replace(places=range(last))
-        hits = await self._recall.search(earlier, question)
+        shown = [item.message.text for item in view.front if not item.intact]
+        shown += [message.text for message in history.chain[last + 1 :]]
+        hits = await self._recall.search(earlier, question, shown)
         unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
         wanted = [hit for hit in hits if hit.entry.place not in unwanted]
         load = message_load(view.size, view.tokens)

@@ -3,7 +3,8 @@
 A block costs tokens in every request until the next condensation. So it is put in only before a message that mainly
 asks, or asks about what was said: others go on with what is in view, and the words that they share with old messages
 are those of the subject. And what has left the view must match about as well as the best of what the view shows, else
-the question is about the latter. docs/internals/quality.md has what both save and cost.
+the question is about the latter. That holds for each passage, because a model may take a worse one for the answer.
+docs/internals/quality.md has what both save and cost.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Sequence
 
 from strategies.core.client_context import users_words
 from strategies.core.transcript import reads_chinese
+from strategies.memory.block import BESIDE
 from strategies.memory.ranking import Hit
 
 LONGEST = 8_000  # characters of a message that are read, half of them at its end. The text between them was pasted.
 SHARE = 0.6  # the share of a message that its questions must have, unless one of them refers to what was said
-LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.5
-"""The share of the best visible hit's score that the best hidden one must have.
+LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.2
+"""The share of the best visible hit's score that the best hit of each hidden passage must have.
 
 In scripts without spaces a phrase counts once for each of its parts, so that scores are further apart.
 """
@@ -54,8 +56,14 @@ def asked(text: str) -> str:
 
 
 def worth_showing(question: str, hits: Sequence[Hit], is_hidden: Callable[[Hit], bool]) -> list[Hit]:
-    """The hidden ones of a question's hits (best first); none if it is about what the view shows."""
+    """The hidden ones of a question's hits (best first) that match about as well as the best that the view shows.
+
+    Those beside such a hit belong to it: an answer rarely has the words of its question.
+    """
     hidden = [hit for hit in hits if is_hidden(hit)]
-    visible = next((hit.score for hit in hits if not is_hidden(hit)), 0.0)
-    least = LEAST_MATCH_OF_CHARACTERS if reads_chinese(question) else LEAST_MATCH
-    return hidden if hidden and hidden[0].score >= least * visible else []
+    at_places = {hit.position for hit in hidden}
+    visible = next((hit.score for hit in hits if hit.position not in at_places), 0.0)
+    least = visible * (LEAST_MATCH_OF_CHARACTERS if reads_chinese(question) else LEAST_MATCH)
+    matching = [hit.position for hit in hidden if hit.score >= least]
+    near = {at + step for at in matching for step in range(-BESIDE, BESIDE + 1)}
+    return [hit for hit in hidden if hit.position in near]

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -212,7 +213,7 @@ def leading_date(text: str) -> Date | None:
     return next((date for date in dates(text[:_STAMP]) if date.day), None)
 
 
-NOWHERE = -1
+NOWHERE, IN_VIEW = -1, -2
 PART_WIDTH = 600  # the maximum width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five
 _BOUNDARIES = (
     re.compile(r"\n\s*\n"),
@@ -320,6 +321,7 @@ SINGLE = 0.3  # the factor for a term that is a single character of a script wit
 _KERNEL = (*enumerate(AFTER, 1), *((-step, share) for step, share in enumerate(BEFORE, 1)))
 """How much a term counts at other places, by their distance."""
 _APART = 2 * len(_KERNEL) + 1  # positions between two cards, so that they are no neighbours
+_SHOWN = Entry("", Role.ASSISTANT, "", IN_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +341,9 @@ class _Line:
     numbers: dict[int, int]  # numbers by position
     end: int  # the position after the last message; cards follow at greater distances
     length: float  # the mean length of the entries, in terms; at least 1
+
+
+_Found = tuple[str, Sequence[tuple[int, int]], float]
 
 
 class Index:
@@ -384,19 +389,32 @@ class Index:
         elif date := leading_date(entry.text):
             self._stamps.append((number, date))
 
-    def search(self, query: str, limit: int = MAX_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        limit: int = MAX_HITS,
+        allowed: AbstractSet[str] | None = None,
+        shown: Iterable[str] = (),
+    ) -> list[Hit]:
         """The entries that a query is about, best first; if scores are equal, newer first. Empty if no term occurs.
 
-        `allowed` holds the keys of the entries that may be seen; None allows all.
+        `allowed` holds the keys of the entries that may be seen; None allows all. The best line of the texts `shown`,
+        which are not in the index, is found too, at the place `IN_VIEW`: scored by the index's figures, not stored.
         """
         text = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
         marked = {term for part in (*_QUOTED.findall(text), *_IDENTIFIER.findall(text)) for term in terms(part)}
         weights = {term: informative_share(term, SINGLE) * (QUOTED if term in marked else 1.0) for term in terms(text)}
         line = self._line(allowed)
-        scores = self._scores(weights, line)
+        found = self._found(weights, line)
+        scores = self._scores(found, line)
         self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
-        return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
+        hits = [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
+        worths = {term: worth for term, _, worth in found}
+        best_shown = max((_weighed(each, worths, line) for text in shown for each in text.splitlines()), default=0.0)
+        if best_shown:
+            insort(hits, Hit(_SHOWN, -_APART, best_shown), key=lambda hit: -hit.score)
+        return hits
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
@@ -410,22 +428,28 @@ class Index:
         mean = sum(map(self._lengths.__getitem__, visible)) / max(len(visible), 1)
         return _Line(positions, numbers, end, max(mean, 1.0))
 
-    def _scores(self, weights: Mapping[str, float], line: _Line) -> dict[int, float]:
-        """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
-        scores: dict[int, float] = {}
-        room = MAX_POSTINGS
-        terms = [(term, self._postings[term]) for term in weights if term in self._postings]
+    def _found(self, weights: Mapping[str, float], line: _Line) -> list[_Found]:
+        """The rarest terms, each with its postings (none if no entry has it) and what it is worth."""
+        terms = [(term, self._postings.get(term, [])) for term in weights]
         if len(line.numbers) < len(self._entries):
             terms = [(term, [place for place in places if place[0] in line.positions]) for term, places in terms]
         terms.sort(key=lambda pair: (len(pair[1]), pair[0]))
+        found, room = list[_Found](), MAX_POSTINGS
         for term, places in terms:
             df = len(places)
             worth = weights[term] * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
-            for at, share in self._spread(places[-room:], line).items():
-                scores[at] = scores.get(at, 0.0) + worth * share / (share + 1)
+            found.append((term, places[-room:], worth))
             room -= df
             if room <= 0:
                 break
+        return found
+
+    def _scores(self, found: Iterable[_Found], line: _Line) -> dict[int, float]:
+        """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
+        scores: dict[int, float] = {}
+        for _, places, worth in found:
+            for at, share in self._spread(places, line).items():
+                scores[at] = scores.get(at, 0.0) + worth * share / (share + 1)
         return scores
 
     def _spread(self, postings: Sequence[tuple[int, int]], line: _Line) -> dict[int, float]:
@@ -454,6 +478,14 @@ class Index:
         for (start, date), end in zip(stamped, ends, strict=False):
             if any(map(date.meets, named_dates)):
                 _multiply(scores, range(start, end), DATED)
+
+
+def _weighed(text: str, worths: Mapping[str, float], line: _Line) -> float:
+    """The score of a text that is not in the index, by the index's figures; it has no neighbours."""
+    counts = Counter(terms(text))
+    norm = K1 * (1 - B + B * counts.total() / line.length)
+    shares = ((worth, counts[term] / norm) for term, worth in worths.items() if term in counts)
+    return sum(worth * share / (share + 1) for worth, share in shares)
 
 
 def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor: float) -> None:

@@ -66,6 +66,16 @@ def test_what_was_condensed_away_stands_before_the_message_about_it_for_that_tur
         assert stage.last_view[-2:] == [block, messages[-1]]
 
 
+def test_what_the_record_tells_competes_with_what_has_left_the_view() -> None:
+    record = "Goal: a diary of all that was done, day by day.\nThe code of the boat shed is 3131."
+    with proxy_with_upstream(strategy="half-window", answers=lambda _: summary(record)) as stage:
+        messages = ending(condensed(stage), "What is the code of the boat shed?")
+        stage.ask(messages, [*controls(session="s"), INJECT])
+        assert OTHER_FACT not in str(stage.last_view)
+        stage.ask(ending(messages, OTHER_QUESTION), [*controls(session="s"), INJECT])
+        assert OTHER_FACT in str(stage.last_view)
+
+
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 WORKED: list[Message] = [
     {"role": "assistant", "content": None, "tool_calls": [CALL]},

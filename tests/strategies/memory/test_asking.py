@@ -5,6 +5,7 @@ import pytest
 from strategies.core.messages import Role
 from strategies.memory.asking import asked, worth_showing
 from strategies.memory.ranking import Entry, Hit
+from tests.strategies.memory.building import index, places
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,8 @@ def hits(*scores: float) -> list[Hit]:
         ("Where is it?", 2.0, 1.0, True),
         ("Where is it?", 1.7, 2.0, True),
         ("Where is it?", 1.5, 2.0, False),
-        ("它在哪里？", 1.7, 2.0, False),
-        ("它在哪里？", 3.1, 2.0, True),
+        ("它在哪里？", 2.3, 2.0, False),
+        ("它在哪里？", 2.5, 2.0, True),
     ],
 )
 def test_what_is_hidden_must_match_about_as_well(question: str, hidden: float, visible: float, pays: bool) -> None:
@@ -65,3 +66,49 @@ def test_what_is_hidden_must_match_about_as_well(question: str, hidden: float, v
 
 def test_nothing_hidden_is_worth_nothing() -> None:
     assert worth_showing("Where is it?", hits(1.0), lambda _: False) == []
+
+
+NAMES = [first + rest for first in "MNLRSTVD" for rest in ("iam", "ora", "ana", "une", "ella")]
+ENGLISH = (
+    "Please note: the ticket number of {name} is {number}. It is about the printer.",
+    "Noted. The ticket number of {name} is {number}.",
+    "The menu is slow on floor {number}.",
+    "Then clear its cache on floor {number}.",
+    "What is the ticket number of Liam?",
+)
+CHINESE = (
+    "请注意：{name}的工单号是{number}。这是关于打印机的。",
+    "已记下。{name}的工单号是{number}。",
+    "{number}楼的菜单很慢。",
+    "那就清理{number}楼的缓存。",
+    "Liam的工单号是多少？",
+)
+LIAM = 6 * NAMES.index("Liam")
+"""The place of the message about Liam; the answer to it is the next one."""
+
+
+def worth_telling(language: tuple[str, ...], *visible: int) -> list[int]:
+    """What a block may show of forty tickets with talk between them; the view has the last sixteen and these places."""
+    *told, question = language
+    each = (*told, *told[2:])
+    said = [text.format(name=name, number=20_000 + 977 * at) for at, name in enumerate(NAMES) for text in each]
+    in_view = {*range(6 * 24, len(said)), *visible}
+    hits = index(said).search(question)
+    return sorted(places(worth_showing(question, hits, lambda hit: hit.entry.place not in in_view)))
+
+
+@pytest.mark.parametrize("language", [ENGLISH, CHINESE])
+def test_other_peoples_facts_are_not_put_beside_the_one_that_the_view_shows(language: tuple[str, ...]) -> None:
+    assert worth_telling(language, LIAM, LIAM + 1) == []
+    assert LIAM + 1 in worth_telling(language)
+    others = {place for place in range(6 * len(NAMES)) if place % 6 < 2} - {LIAM, LIAM + 1}
+    for visible in (LIAM, LIAM + 1):
+        assert others.isdisjoint(worth_telling(language, visible))
+
+
+def test_an_answer_belongs_to_the_question_beside_it() -> None:
+    question, answer, shown = (
+        Hit(Entry("", Role.USER, "", at), at, score) for at, score in ((4, 2.0), (5, 0.4), (20, 1.9))
+    )
+
+    assert worth_showing("Where is it?", [question, shown, answer], lambda hit: hit is not shown) == [question, answer]
