@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from math import ceil
 from typing import NamedTuple, Protocol
 
 from proxy.asking.dispatch import (
@@ -114,8 +115,11 @@ def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1)
     if view is not None:
         # Only the request's own model and account have the view in the upstream's cache.
         role = role.of_request()
-    most = role.max_tokens or effect.max_tokens
     model, temperature = role.model or caller.model, role.temperature
+    # The strategy counts as we do, the limit is in tokens of the model.
+    is_own = role.is_at(caller.upstream.name) and model == caller.model
+    slope = max(caller.slope, 1.0) if is_own else 1.0
+    most = role.max_tokens or ceil(effect.max_tokens * slope)
     question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
     if view is not None:
         question = replace(question, view=view, members=caller.members, alternates=caller.profile.alternate_roles)

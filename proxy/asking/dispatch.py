@@ -279,6 +279,8 @@ class Caller:
     query: str = ""  # its query, which may have a credential
     knows_stored: bool = False  # whether anything of the request's conversation comes from the store
     tenant: str = ""
+    slope: float = 1.0
+    """How many tokens the request's own model counts for one of ours, in text like the request's."""
 
     @property
     def maker(self) -> str:

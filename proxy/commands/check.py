@@ -42,9 +42,8 @@ from proxy.tokens.models import bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
-from strategies.core.budget import MAX_RESERVE, Budget, Marks
+from strategies.core.budget import MAX_RESERVE, USEFUL_CAP, Budget, Marks
 from strategies.core.protocol import Marking
-from strategies.core.summary import USEFUL_CAP
 
 _STAND_IN = SecretStr("nobody is told")
 

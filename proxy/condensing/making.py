@@ -222,10 +222,11 @@ class PipelineRunner:
 
     def _note_no_room(self, budget: Budget) -> None:
         """Logs once for each window that a model's record has no room in it."""
-        if self._cramped.get(budget.window) is None:
-            self._cramped.put(budget.window, True)
+        window = budget.upstream_window  # that in tokens of our own count moves with each request
+        if self._cramped.get(window) is None:
+            self._cramped.put(window, True)
             text = "a window of %d tokens has no room for a model's summary: stages that ask no model condense instead"
-            _log.warning(text, budget.window)
+            _log.warning(text, window)
 
     async def ask_judges(
         self,

@@ -345,6 +345,7 @@ class RequestContext(NamedTuple):
             request.query.decode("utf-8", "replace"),
             self.recognised.knows_stored,
             request.tenant,
+            self.calibrated.slope.value,
         )
 
     @property

@@ -22,6 +22,7 @@ TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
 MAX_SMALL_REPLACEMENT = 2_000  # of a replacement that may have more than a tenth of the window
 MAX_SMALL_SUMMARY = 400  # the same where a model writes the record: in a tenth of 2,000 its answers are cut short
+USEFUL_CAP = 200  # with less, the user's rules leave no room for a record beside them
 MIN_TRIGGER = 0.5  # the minimum of a strategy's own `trigger`, as a share of usable
 
 
@@ -132,7 +133,8 @@ class Budget:
     @property
     def summary_cap(self) -> int:
         """The same if a model writes its record: a longer one would be a longer answer, and more calls."""
-        return max(self.window // 10, min(self.window // 6, MAX_SMALL_SUMMARY))
+        useful = min(self.window // 4, USEFUL_CAP)
+        return max(self.window // 10, min(self.window // 6, MAX_SMALL_SUMMARY), useful)
 
     @property
     def task_cap(self) -> int:

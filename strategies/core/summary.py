@@ -238,7 +238,6 @@ def _is_blank_form(record: str) -> bool:
 
 
 MAX_PARTS = 8  # the maximum number of calls for one record; a history that needs more parts is abridged
-USEFUL_CAP = 200  # the least tokens of a replacement whose record, beside frame and ledger, tells of what was done
 MIN_RECORD = 48  # the minimum number of tokens of a record; a shorter one says too little to stand for history
 _MIN_PART = 256
 """The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""

@@ -7,6 +7,7 @@ upstream to count is read from its headroom header and compared with what the up
 import base64
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from proxy.tokens import ranks
 from tests.http.recorded import SHORT, Conversation, conversations
 from tests.support import wire
 from tests.support.proxy import running_proxy
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
 from tests.support.stage import SUMMARY, Stage, chat, controls, counter, is_own, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 from tests.support.wire import Answer
@@ -306,3 +309,23 @@ def test_the_error_is_measured_and_told() -> None:
         found = [line for line in text.splitlines() if line.startswith("condenser_calibration_error{")]
         told = {line.split("kind=")[1].split('"')[1]: float(line.split()[-1]) for line in found}
         assert 0 <= told["anchored"] < 0.10
+
+
+def writing(exchange: Exchange) -> Reply:
+    """A summarizer's answer in Chinese that does as it is told, but is cut at its limit by the count of its model."""
+    body = exchange.json()
+    words = int(re.findall(r"at most (\d+) words", json.dumps(body["messages"]))[0])
+    text = f"<summary>{chinese(random.Random(7), words)}</summary>"
+    return summary(text, finish="length" if real_model(text) > body["max_completion_tokens"] else "stop")
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "summary"])
+def test_a_record_in_chinese_has_room_in_a_small_window_and_in_its_limit(strategy: str) -> None:
+    with ScriptedUpstream(counting=Counting(as_real_model)) as upstream:
+        upstream.answer(lambda exchange: writing(exchange) if is_own(exchange) else None)
+        with running_proxy(upstream.url, strategy=strategy) as proxy:
+            stage, asked = Stage(proxy, upstream), controls(session="s", window=2_048)
+            answers = [stage.ask(each, asked, max_tokens=RESERVE // 2) for each in talking(chinese, 12, 60)]
+    made = [(each.reason, each.header("x-condenser-stages")) for each in answers if each.action == "condensed"]
+    assert len(made) >= 2
+    assert set(made) == {(None, strategy)}

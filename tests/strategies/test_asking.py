@@ -59,7 +59,7 @@ def test_nothing_before_the_newest_round_is_nothing_to_summarize(name: str, bodi
 @each_strategy
 def test_a_window_without_room_for_a_record_is_declined(name: str) -> None:
     with pytest.raises(Declined, match="no-room"):
-        condensed(name, view_of(LONG), Budget.of(600))
+        condensed(name, view_of(LONG), Budget.of(400))
 
 
 @pytest.mark.parametrize("name", ["summary", "half-window", "rolling", "dynacontext"])

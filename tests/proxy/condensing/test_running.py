@@ -25,7 +25,7 @@ from proxy.tokens.models import ModelTable
 from proxy.upstream import Upstream
 from proxy.upstream.choice import DEFAULTS, Destination
 from strategies import parse
-from strategies.core.budget import Budget
+from strategies.core.budget import Budget, Scale
 from strategies.core.condensation import Replayed
 from strategies.core.messages import Reader
 from strategies.core.protocol import SessionFacts, Steps, Strategy
@@ -97,13 +97,15 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
 
 
 async def test_a_window_without_room_for_a_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    client, chosen = Upstream(UpstreamSettings()), policy(window=512)
-    run = Run(Requirement.HARD, Replayed(view(3), None), chosen, chosen.budget, SessionFacts(), started=0.0)
+    client, chosen = Upstream(UpstreamSettings()), policy(window=2_048)
+    assert chosen.budget is not None
+    small = replace(chosen.budget, prompt_window=128)
     runner = PipelineRunner(Asking(client), OwnedTasks(), time.time, lambda *_: 0.0, lambda _: None)
-    for _ in range(2):
-        await runner.project(run)
+    for slope in (1.0, 1.2, 1.3):  # as the upstream's count becomes known
+        budget = small.scaled(Scale(slope=slope))
+        await runner.project(Run(Requirement.HARD, Replayed(view(12), None), chosen, budget, SessionFacts(), 0.0))
     await client.close()
-    assert caplog.text.count("a window of 512 tokens has no room for a model's summary") == 1
+    assert caplog.text.count("has no room") == caplog.text.count("a window of 2048 tokens has no room") == 1
 
 
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:

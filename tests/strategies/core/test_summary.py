@@ -134,7 +134,7 @@ def test_a_window_without_room_for_a_record_is_declined() -> None:
     assert record_cap(view, Budget.of(20_000), 500) == Cap(2_000 - frame_tokens(WORDS), 500)
     assert record_cap(view, Budget(20_000, 0, prompt_window=1_000), 500).record == 250
     with pytest.raises(Declined, match="no-room"):
-        record_cap(view, Budget.of(600), 500)
+        record_cap(view, Budget.of(400), 500)
 
 
 # --- in parts ---------------------------------------------------------------------------------------------------
