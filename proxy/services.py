@@ -285,8 +285,5 @@ async def open_services(
             stack.callback(asyncio.create_task(built.telemetry.share()).cancel)
         await asyncio.to_thread(built.tokenizers.warm)
         if settings.store.encryption_old_keys:
-            from proxy.store.sealing import SealedStore  # noqa: PLC0415
-
-            if isinstance(store, SealedStore):
-                built.background.own(store.reseal())
+            built.background.own(store.reseal())
         yield built

@@ -168,6 +168,10 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Returns once the store has answered."""
 
+    async def reseal(self) -> None:
+        """Puts all sessions under the first of its keys; a store without keys has nothing to do."""
+        return
+
     async def close(self) -> None:
         """Ends all operations, and closes all connections."""
 

@@ -40,7 +40,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import JOURNAL, FindResult, Part, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, FindResult, Part, Quotas, Snapshot, Store, StoreError, StoreKey, Write
 from proxy.store.redis import Breaker, Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ _STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
 _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note nothing
 
 
-class RedisStore:
+class RedisStore(Store):
     """`Store` over Redis, connected by the first call; `shown` is the URL as errors quote it."""
 
     def __init__(

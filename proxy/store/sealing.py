@@ -133,10 +133,7 @@ class SealedStore:
         return self._store
 
     async def reseal(self) -> None:
-        """Puts all sessions under the first key, and says when the others are needed no longer.
-
-        Records and blocks are never written again, so without this a session would need the key of its beginning.
-        """
+        # Records and blocks are never written again, so without this a session would need the key of its beginning.
         changed = lost = 0
         try:
             for key in await self.keys():

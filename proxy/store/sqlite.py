@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from proxy.runtime.lru import Lru
-from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Part, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Part, Quotas, Snapshot, Store, StoreError, StoreKey, Write
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def _job(
 
 
 @dataclass(slots=True, eq=False)
-class SqliteStore:
+class SqliteStore(Store):
     """`Store` over the file at `path`, or in memory if that is None."""
 
     _clock: Callable[[], float]

@@ -162,7 +162,7 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
     assert "branch main: 25 messages" in by_id[1]
     assert '  0  user: "Plan my garden. Never water at noon."' in by_id[1]
     assert "mask+half-window by" in by_id[1]
-    assert re.search(r"^condensation c\w+ \(latest\): .*\srequests\srescued,\s[\d,]+\stokens\s,", by_id[1], re.M | re.S)
+    assert re.search(r"^condensation c\w+ \(latest\): .*\srescued,\s+[\d,]+\s+tokens\s+saved,", by_id[1], re.M | re.S)
     assert re.search(r"^strategy +mask\+half-window$", by_id[1], re.MULTILINE)
     assert all(len(line) < 200 for line in by_id[1].splitlines())
 
