@@ -410,8 +410,9 @@ class Index:
         self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         hits = [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
-        worths = {term: worth for term, _, worth in found}
-        best_shown = max((_weighed(each, worths, line) for text in shown for each in text.splitlines()), default=0.0)
+        worths, stemmed = {term: worth for term, _, worth in found}, cache(stem)
+        told = (terms(each, stemmed) for text in shown for each in text.splitlines())
+        best_shown = max((_weighed(each, worths, line) for each in told), default=0.0)
         if best_shown:
             insort(hits, Hit(_SHOWN, -_APART, best_shown), key=lambda hit: -hit.score)
         return hits
@@ -480,10 +481,12 @@ class Index:
                 _multiply(scores, range(start, end), DATED)
 
 
-def _weighed(text: str, worths: Mapping[str, float], line: _Line) -> float:
-    """The score of a text that is not in the index, by the index's figures; it has no neighbours."""
-    counts = Counter(terms(text))
-    norm = K1 * (1 - B + B * counts.total() / line.length)
+def _weighed(said: Sequence[str], worths: Mapping[str, float], line: _Line) -> float:
+    """The score of the terms of a text that is not in the index, by the index's figures; it has no neighbours."""
+    if worths.keys().isdisjoint(said):
+        return 0.0
+    counts = Counter(said)
+    norm = K1 * (1 - B + B * len(said) / line.length)
     shares = ((worth, counts[term] / norm) for term, worth in worths.items() if term in counts)
     return sum(worth * share / (share + 1) for worth, share in shares)
 
