@@ -80,11 +80,17 @@ class Judges:
         return ANSWERS[script[min(at, len(script) - 1)]][0]
 
     async def hold(self, own: RecordedAsking, script: Sequence[str], *, timeout: float = 30.0) -> Votes:
-        """A ballot whose calls are answered by `script`; what was called is what arrived."""
+        """A ballot whose calls are answered by `script`; what was called is what arrived.
+
+        It is held again with more patience where the machine was too busy for a judge that answers.
+        """
         text = f"ballot {len(self.scripts)}"
         self.scripts[text] = script
         found = await own.votes(Ballot("Judge.", text, K, MAX_CALLS, 300), judge=JudgeRole(timeout=timeout))
         assert self.arrived[text] <= found.calls <= MAX_CALLS
+        hung = sum(script[min(at, len(script) - 1)] == "hang" for at in range(self.arrived[text]))
+        if errors(found).count("timeout") > hung:
+            return await self.hold(own, script, timeout=2 * timeout)
         return found
 
 
