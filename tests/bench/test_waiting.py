@@ -19,9 +19,9 @@ def played(conversation: Conversation, window: int, pause: float) -> dict[str, A
 
 @pytest.mark.parametrize("pause", [0.0, 5.0])
 def test_nobody_waits_where_there_is_time_to_prepare(pause: float) -> None:
-    found = played(Conversation("agent/0", agent_history(150)), 16_384, pause)
+    found = played(Conversation("agent/0", agent_history(90)), 16_384, pause)
 
-    assert (found["requests"], found["waited"], found["longest, s"]) == (150, 0, 0.0)
+    assert (found["requests"], found["waited"], found["longest, s"]) == (90, 0, 0.0)
     assert found["condensed"] > 0
 
 

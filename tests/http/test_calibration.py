@@ -122,7 +122,13 @@ def mixture() -> list[Conversation]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("vocabulary", "window"),
-    [("small", 9_000), ("small", 200_000), ("bytes", 9_000), ("older", 200_000), ("fewer", 9_000)],
+    [
+        ("small", 9_000),
+        pytest.param("small", 200_000, marks=pytest.mark.torture),
+        ("bytes", 9_000),
+        ("older", 200_000),
+        ("fewer", 9_000),
+    ],
 )
 def test_the_count_of_recorded_conversations_is_right_from_the_third_turn_on(vocabulary: str, window: int) -> None:
     with counted(VOCABULARIES[vocabulary]()) as stage:
@@ -218,7 +224,12 @@ TOOLS = [
 
 
 @pytest.mark.parametrize(
-    ("window", "longer", "strategy"), [(4_000, 1, "recent"), (16_000, 2, "mask+extract"), (48_000, 3, "recent")]
+    ("window", "longer", "strategy"),
+    [
+        (4_000, 1, "recent"),
+        (16_000, 2, "mask+extract"),
+        pytest.param(48_000, 3, "recent", marks=pytest.mark.torture),
+    ],
 )
 def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, strategy: str) -> None:
     """One after the other before one upstream, so each begins with the figures that the one before has taught."""

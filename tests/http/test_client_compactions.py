@@ -18,7 +18,6 @@ from tests.http.test_responses import response_in
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
-from tests.support.replicas import replicas
 from tests.support.responses_upstream import COMPACT
 from tests.support.stage import EMPTY, store_rows
 from tests.support.wire import Answer
@@ -189,12 +188,13 @@ def test_another_replica_knows_the_answer_too(redis: RedisServer) -> None:
     client = CLIENTS["Codex, local"]
     with (
         client.upstream as upstream,
-        replicas(2, upstream.url, redis.url, strategy="mask", window=WINDOW) as (first, second),
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask", window=WINDOW) as first,
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask", window=WINDOW) as second,
     ):
-        agent = client.api.tests.Agent(first)
+        agent = client.api.tests.Agent(first.url)
         names = {agent.turn().session for _ in range(14)}
-        answer = client.compact(first, agent)
-        agent.url = second
+        answer = client.compact(first.url, agent)
+        agent.url = second.url
         answer = sent(client, agent, client.goes_on(items_of(agent), answer))
         assert (answer.session in names, answer.branch) == (True, "main")
 

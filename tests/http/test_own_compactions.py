@@ -9,9 +9,8 @@ import pytest
 from proxy.request.compaction_items import PREFIX
 from tests.http.test_responses import KEY, MODEL, RULE, SUMMARY, WINDOW, Agent, client_bodies, reader, response_in
 from tests.support import wire
-from tests.support.proxy import proxy_before
+from tests.support.proxy import proxy_before, running_proxy
 from tests.support.redis_server import RedisServer
-from tests.support.replicas import replicas
 from tests.support.responses_upstream import COMPACT, RESPONSES, Lack, StrictResponses
 
 Json = dict[str, Any]
@@ -105,11 +104,12 @@ def test_a_trigger_that_the_upstream_refuses_gets_exactly_one_item(stream: bool,
 def test_an_item_is_read_by_every_replica_and_survives_later_condensations(redis: RedisServer) -> None:
     with (
         StrictResponses(reader, window=WINDOW, lacks=["endpoint"]) as upstream,
-        replicas(2, upstream.url, redis.url, strategy="mask+half-window", window=WINDOW) as (first, second),
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask+half-window", window=WINDOW) as first,
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask+half-window", window=WINDOW) as second,
     ):
-        agent = played(first, 12)
-        output = wire.post_json(first, COMPACT, {"model": MODEL, "input": agent.items}, KEY).json()["output"]
-        agent.url, agent.items = second, [*output, GO_ON]
+        agent = played(first.url, 12)
+        output = wire.post_json(first.url, COMPACT, {"model": MODEL, "input": agent.items}, KEY).json()["output"]
+        agent.url, agent.items = second.url, [*output, GO_ON]
         actions = [agent.turn() for _ in range(16)]
         assert {answer.branch for answer in actions} >= {"main"}
         assert {str(answer.branch).rstrip("+") for answer in actions} == {"main"}

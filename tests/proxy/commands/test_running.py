@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from proxy.commands import proxy_client
 from proxy.commands.running import Note, answer_hangup, configured_url, find_proxy, noted
 from tests.proxy.command_line import run
 from tests.support.redis_server import await_true
@@ -94,39 +95,44 @@ def two_proxies(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[tuple[st
         yield first, second
 
 
-def command(*words: str, answer: str = "") -> tuple[int, str, str]:
-    """What a process of the command prints and how it ends; with an answer its standard input is a terminal."""
-    call = [sys.executable, "-m", "proxy", *words]
-    if not answer:
-        made = subprocess.run(call, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        return made.returncode, made.stdout, made.stderr
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """`run`, as a process that has said nothing yet."""
+    proxy_client._say_once.cache_clear()
+    return run(capsys, *words)
+
+
+@contextmanager
+def typed(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Standard input is a terminal, at which a person answers."""
     person, terminal = pty.openpty()
-    with os.fdopen(person, "w") as typing, os.fdopen(terminal) as read:
+    with os.fdopen(person, "w") as typing, os.fdopen(terminal) as read, monkeypatch.context() as patched:
         typing.write(f"{answer}\n")
         typing.flush()
-        made = subprocess.run(call, cwd=ROOT, stdin=read, capture_output=True, text=True, check=False)
-    return made.returncode, made.stdout, made.stderr
+        patched.setattr(sys, "stdin", read)
+        yield
 
 
 def test_where_several_run_a_command_says_which_it_asks_and_asks_before_it_deletes(
-    two_proxies: tuple[str, str],
+    two_proxies: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = two_proxies
     said = f"proxy {second} (one of 2 running here; --url picks another)\n"
-    code, out, err = command("sessions", "list")
+    code, out, err = command(capsys, "sessions", "list")
     assert (code, len(out.splitlines()), err) == (0, 2, said)
-    assert command("sessions", "list", "--url", first)[2] == ""
+    assert command(capsys, "sessions", "list", "--url", first)[2] == ""
 
     terminal = "standard input is not a terminal"
     refused = f"{said}condenser: to delete session s at {second}, give --yes: {terminal}\n"
-    assert command("sessions", "delete", "s") == (2, "", refused)
+    assert command(capsys, "sessions", "delete", "s") == (2, "", refused)
     refused = f"{said}condenser: to forget all cards of s at {second}, give --yes: {terminal}\n"
-    assert command("memory", "forget", "s", "--all") == (2, "", refused)
-    assert command("memory", "forget", "s", "--all", "--yes") == (0, "forgot 0 cards\n", said)
+    assert command(capsys, "memory", "forget", "s", "--all") == (2, "", refused)
+    assert command(capsys, "memory", "forget", "s", "--all", "--yes") == (0, "forgot 0 cards\n", said)
 
     question = f"{said}Delete session s at {second}? [y/N] "
-    assert command("sessions", "delete", "s", answer="n") == (1, "", f"{question}condenser: nothing was deleted\n")
-    assert command("sessions", "delete", "s", answer="y") == (0, "deleted 1 session\n", question)
+    with typed("n", monkeypatch):
+        assert command(capsys, "sessions", "delete", "s") == (1, "", f"{question}condenser: nothing was deleted\n")
+    with typed("y", monkeypatch):
+        assert command(capsys, "sessions", "delete", "s") == (0, "deleted 1 session\n", question)
 
 
 @contextmanager
