@@ -180,7 +180,8 @@ class Services:
         if not per_minute:
             return None
         timeout = self.settings.store.timeout / 4  # beside what a request waits for its session
-        return TokenBudget(name, per_minute, self.store, self.stored.outage, self.background, timeout)
+        report = partial(self.telemetry.count, "refusals_total")
+        return TokenBudget(name, per_minute, self.store, self.stored.outage, self.background, timeout, report)
 
     def _knowledge(self) -> Knowledge:
         settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock

@@ -476,7 +476,7 @@ class Dispatcher:
             is_charged = is_success(reply.status)
             document = json_or_none(reply.body) if is_charged else None
             reported = tokens_in(document.get("usage")) if isinstance(document, dict) else 0
-            spending.update(reported or spending.tokens * is_charged)
+            spending.end(reported, is_refused=not is_charged)
         return reply
 
     async def _sent(

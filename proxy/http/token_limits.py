@@ -9,8 +9,10 @@ A store that fails, or does not answer in time, refuses nothing; what it was not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from proxy.errors import TokensSpent
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Outage, Patience
 from proxy.store.base import UNBOUNDED, Store, StoreError
@@ -29,6 +31,15 @@ class TokenBudget:
     outage: Outage
     tasks: OwnedTasks
     timeout: float
+    report: Callable[[str], None]  # is called with the name for each request that is not admitted
+
+    async def admit(self, tenant: str, data: bytes) -> Spending:
+        """What a request with this body takes; raises `TokensSpent` if the tenant has no tokens left."""
+        spending = Spending(self, tenant)
+        if wait := await spending.begin(data):
+            self.report(self.name)
+            raise TokensSpent(wait)
+        return spending
 
     async def take(self, tenant: str, tokens: int) -> float:
         """Takes tokens if any are left, and returns 0; else takes none, and returns the seconds until some are left."""
@@ -67,3 +78,8 @@ class Spending:
         """Replaces what was counted so far by these tokens."""
         self.budget.correct(self.tenant, tokens - self.tokens)
         self.tokens = tokens
+
+    def end(self, reported: int, *, is_refused: bool) -> None:
+        """Counts what the upstream has reported, and nothing if it refused the work; else the estimate stands."""
+        if reported or is_refused:
+            self.update(reported)

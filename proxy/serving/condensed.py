@@ -31,15 +31,7 @@ from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints import compaction, endpoint_at, protocol_at
 from proxy.endpoints.endpoint import Compacting, Endpoint
-from proxy.errors import (
-    DEFECT,
-    CredentialUnproven,
-    HistoryUnavailable,
-    ProxyError,
-    TokensSpent,
-    UpgradeRefused,
-    UpstreamUnavailable,
-)
+from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success
 from proxy.http.token_limits import Spending
 from proxy.knowledge.profiles import NO_TRIGGER, refuses_trigger
@@ -119,7 +111,10 @@ class _OneRequest:
             if self.is_in_foreground:
                 services.asking.lane_of(self.request.upstream.base_url).leave_foreground()
             if self.spending is not None:
-                self._count_tokens(self.spending)
+                reported, is_refused = 0, bool(self.line.error)
+                if (exchange := self.line.exchange) is not None:
+                    reported, is_refused = exchange.spent, exchange.record.status >= HTTPStatus.BAD_REQUEST
+                self.spending.end(reported, is_refused=is_refused)
             if self.asks_after_reply:
                 services.discovered[self.request.upstream.base_url].ask_after_reply()
             services.telemetry.in_flight -= 1
@@ -206,30 +201,18 @@ class _OneRequest:
 
     async def _opened(self) -> Exchange:
         """The exchange, which has been decided on; raises `TokensSpent` before if the tenant has no tokens left."""
-        services, request, spending = self.services, self.request, None
+        services, request = self.services, self.request
         if services.token_budget is not None and not request.controls.dry_run:
             # Only the upstream can check what a login says: before that, it spends nothing of the tenant that it names.
             tenant = request.tenant if request.trust.accepted else self.admitted.owner.tenant
-            spending = Spending(services.token_budget, tenant)
-            if wait := await spending.begin(request.body.data):
-                services.telemetry.count("refusals_total", "tokens")
-                raise TokensSpent(wait)
-            self.spending = spending
+            self.spending = await services.token_budget.admit(tenant, request.body.data)
         try:
             exchange = await services.exchanges.open(request)
         except HeldByServer as held:
             raise held_by_server(request, held.reason) from None
-        if spending is not None:
-            spending.update(exchange.decision.forwarded_tokens)
+        if self.spending is not None:
+            self.spending.update(exchange.decision.forwarded_tokens)
         return exchange
-
-    def _count_tokens(self, spending: Spending) -> None:
-        """Counts what the upstream has reported, and nothing if the request was refused; else the estimate stands."""
-        exchange = self.line.exchange
-        if exchange is None:
-            spending.update(0 if self.line.error else spending.tokens)
-        elif exchange.spent or exchange.record.status >= HTTPStatus.BAD_REQUEST:
-            spending.update(exchange.spent)
 
     def _is_trigger(self, exchange: Exchange) -> bool:
         """Whether the request ends with a trigger for a compaction, which upstreams may refuse."""
