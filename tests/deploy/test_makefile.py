@@ -32,7 +32,7 @@ TARGETS = [
     "lock",
     "clean",
 ]
-LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "docs", "live", "release"]
+LOCKS = ["base", "dev", "build", "lock", "redis", "audit", "kits", "docs", "live", "vllm", "release"]
 PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 # An address of a package index, or a setting that would hold one, whatever the tool calls it.
 INDEX_ADDRESS = re.compile(

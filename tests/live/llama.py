@@ -1,4 +1,4 @@
-"""A real llama.cpp server in a process of its own, requests to it, and what the proxy sends it."""
+"""A real model server in a process of its own, requests to it, and what the proxy sends it."""
 
 import http.client
 import json
@@ -23,7 +23,8 @@ from tests.support.server import listen
 from tests.support.wire import JSON, Answer
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / os.environ.get("CONDENSER_LIVE_PYTHON", ".venv-live/bin/python")
+PYTHON = ROOT / os.environ.get("LIVE_PYTHON", ".venv-live/bin/python")
+IS_VLLM = os.environ.get("LIVE_SERVER") == "vllm"
 BOUND = 120.0  # seconds for a reply: a processor that others use too reads 50 tokens a second
 MOMENT = 1.0  # seconds
 LOG_SHOWN = 4_000  # characters
@@ -34,11 +35,27 @@ Message = Mapping[str, Any]
 
 @contextmanager
 def llama(**parameters: int | str) -> Iterator[str]:
-    """The address of a server with these parameters of llama.cpp; its process ends with this one, however that ends."""
-    if not PYTHON.exists():
+    """The address of a llama.cpp server with these of its parameters."""
+    if IS_VLLM:
+        pytest.skip("of llama.cpp's server alone")
+    with _served(PYTHON, "serve.py", parameters) as url:
+        yield url
+
+
+@contextmanager
+def vllm(**options: int | str) -> Iterator[str]:
+    """The address of a vLLM server with these of its options."""
+    with _served(ROOT / ".venv-vllm/bin/python", "serve_vllm.py", options) as url:
+        yield url
+
+
+@contextmanager
+def _served(python: Path, script: str, parameters: Mapping[str, int | str]) -> Iterator[str]:
+    """The server's process ends with this one, however that ends."""
+    if not python.exists():
         pytest.skip("no model server here: `make live` installs it")
     given = [f"{name}={value}" for name, value in parameters.items()]
-    command = ["nice", str(PYTHON), str(ROOT / "tests/live/serve.py"), *given]
+    command = ["nice", str(python), str(ROOT / "tests/live" / script), *given]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as process,

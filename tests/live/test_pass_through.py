@@ -61,11 +61,8 @@ def test_the_window_is_found(parameters: dict[str, int], window: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_for_length_heals(stream: bool) -> None:
-    with (
-        llama(n_ctx=512, n_parallel=1) as url,
-        running_proxy(url, as_shipped=True, upstream={"discover": False}) as proxy,
-    ):
-        answer = talk(proxy.url, history(16), stream=stream)
+def test_a_refusal_for_length_heals(server: str, stream: bool) -> None:
+    with running_proxy(server, as_shipped=True, upstream={"discover": False}) as proxy:
+        answer = talk(proxy.url, history(30), stream=stream)
         assert (answer.status, answer.trigger) == (200, "overflow"), answer
-        assert talk(proxy.url, history(17), stream=stream).window == "512"
+        assert talk(proxy.url, history(31), stream=stream).window == "1024"
