@@ -26,7 +26,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.browsers import Guard
 from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
@@ -38,7 +37,7 @@ from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import OTLP, open_services
 from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
-from proxy.serving.layer import Serving, error_response, new_request_id
+from proxy.serving.layer import Guard, Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import Store
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
+from proxy import VERSION
 from proxy.errors import CommandFailed, SettingsError
-from proxy.package import VERSION
 from proxy.quoting import in_words
 
 OK, FAILED, USAGE = 0, 1, 2

@@ -20,10 +20,10 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
+from proxy import LOGGER
 from proxy.condensing import account
 from proxy.endpoints import endpoint_serving
 from proxy.errors import CLIENT_CLOSED_REQUEST
-from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.reasons import Action
 from proxy.sessions.requests import RequestRecord, amounts

@@ -19,12 +19,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from proxy import VERSION
 from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
 from proxy.http.headers import first
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
 from proxy.log import LINE
-from proxy.package import VERSION
 from proxy.quoting import label, redacted
 from proxy.request.operators import UNKNOWN, Operator, Operators
 from proxy.services import Services

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
+from proxy import config_directory, tool_output_patterns
 from proxy.asking import Asking, FinishedCall, Resolver
 from proxy.condensing.attempt import Attempts
 from proxy.condensing.deciding import Decider
@@ -33,7 +34,6 @@ from proxy.http.token_limits import TokenBudget
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope, Profiles
-from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.compaction_items import CompactionItems
 from proxy.request.keys import Keys, follow_revoked

@@ -31,12 +31,12 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from proxy import VERSION
 from proxy.asking import FinishedCall
 from proxy.condensing.policy import Policy, Window
 from proxy.condensing.turn import Decision
 from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.knowledge.figures import Figures
-from proxy.package import VERSION
 from proxy.quoting import label
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.requests import in_millionths

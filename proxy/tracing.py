@@ -28,10 +28,10 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import Scope
 
+from proxy import VERSION
 from proxy.asking import FinishedCall
 from proxy.condensing import account
 from proxy.errors import CLIENT_CLOSED_REQUEST
-from proxy.package import VERSION
 from proxy.quoting import label
 from strategies.dialects.messages import MESSAGES
 

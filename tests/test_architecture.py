@@ -47,14 +47,14 @@ ONLY_IMPORTERS = {
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
-    "strategies/", "proxy/__init__.py", "proxy/package.py",
-    "proxy/quoting.py", "proxy/plots.py", "proxy/signing.py", "proxy/reasons.py", "proxy/values.py", "proxy/totals.py",
+    "strategies/", "proxy/__init__.py",
+    "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/totals.py",
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow.py", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/tracing.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/",
+    "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/serving/",
     "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
+from proxy import config_directory
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.commands.probe import known_at, known_lines
@@ -29,7 +30,6 @@ from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
 from proxy.knowledge.profiles import LessonScope, WindowLookup
-from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.services import Services, open_services

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from proxy import VERSION
 from proxy.commands.proxy_client import URL_HELP, Reply, ask
 from proxy.errors import SettingsError
-from proxy.package import VERSION
 from proxy.values import json_or_none
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from proxy.commands.proxy_client import URL_HELP, Reply, ask, moment, token_for
 from proxy.errors import CommandFailed, SettingsError
-from proxy.signing import new_code
 from proxy.totals import notices, sentence
 from proxy.values import json_or_none
 
@@ -142,6 +141,8 @@ def _known_line(row: Mapping[str, Any]) -> str:
 def dashboard(arguments: argparse.Namespace) -> None:
     """Prints the address, with a code that signs in once if the token is known here, and opens it."""
     import webbrowser
+
+    from proxy.settings.token import new_code
 
     token = _token(arguments.url)
     page = ask(arguments.url, "/_condenser/known", token=token)

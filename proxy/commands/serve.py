@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from proxy import LOGGER
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.running import (
@@ -37,13 +38,11 @@ from proxy.commands.running import (
 from proxy.errors import CommandFailed, SettingsError
 from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
-from proxy.package import LOGGER
 from proxy.quoting import in_words, one_line, redacted
 from proxy.request.callers import tenant_key
 from proxy.settings import Settings, load_settings
 from proxy.settings.reloading import taken_over, waiting
-from proxy.settings.token import admin_token, is_loopback, token_file
-from proxy.signing import new_code
+from proxy.settings.token import admin_token, is_loopback, new_code, token_file
 from proxy.store import open_store, try_store
 from proxy.store.base import StoreError
 from proxy.upstream.choice import destinations, shown, taking_credentials

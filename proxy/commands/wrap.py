@@ -29,13 +29,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from proxy import LOGGER
 from proxy.app import server_config
 from proxy.commands.known_commands import ANTHROPIC, TOOL_SEARCH, VARIABLES, keeps_tool_search, pointed, upstreams_for
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
-from proxy.package import LOGGER
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings

@@ -27,7 +27,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
-from proxy.browsers import Guard
 from proxy.controls import Controls
 from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
@@ -36,8 +35,9 @@ from proxy.log import LINE
 from proxy.request.operators import UNKNOWN, Operator
 from proxy.routes import check_role, read_body, readiness
 from proxy.services import Services
+from proxy.serving.layer import Guard
 from proxy.sessions.admin import ShownSession
-from proxy.signing import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
+from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.totals import notices, sentence
 from strategies.core.cards import TYPES

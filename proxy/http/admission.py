@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
 
+from proxy import LOGGER
 from proxy.errors import Overloaded
-from proxy.package import LOGGER
 from proxy.settings import LimitSettings
 
 QUIET = 5.0  # seconds without a refusal after which refusals have ended

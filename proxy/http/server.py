@@ -33,7 +33,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 
-from proxy.package import LOGGER
+from proxy import LOGGER
 from proxy.settings import Settings
 
 CUTTING = 2.0  # seconds in which cancelled replies must end

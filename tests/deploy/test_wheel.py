@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy import fetch_ranks
-from proxy.package import VERSION
+from proxy import VERSION
 from proxy.tokens.ranks import RANKS_DIR, load
 from tests.deploy import repository
 

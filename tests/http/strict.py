@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.package import tool_output_patterns
+from proxy import tool_output_patterns
 
 Message = Mapping[str, Any]
 REPLACEMENTS = ("[Condensed history]", "## Context Summary")

@@ -12,11 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proxy import cli
+from proxy import VERSION, cli
 from proxy.app import server_config
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner, with_token
-from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.token import admin_token
 from tests.proxy.command_line import run

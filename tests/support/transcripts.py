@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from proxy import tool_output_patterns
 from proxy.endpoints.chat import ChatCounter
-from proxy.package import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, TokenCounter

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proxy import config_directory
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
 from proxy.condensing.policy import Policies, Window
 from proxy.condensing.turn import Decision, RequestContext, undecided
@@ -14,7 +15,6 @@ from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.knowledge.profiles import LessonScope
-from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Measured
 from proxy.sessions.recognition import Identity, Recognised

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from proxy import config_directory
 from proxy.condensing.policy import Policies, Policy, Window
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
-from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.tokens.models import ModelTable, StatedWindow
 from strategies import Pipeline, parse

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import pytest
 
+from proxy import config_directory
 from proxy.asking import Asking, Caller
 from proxy.condensing.making import PipelineRunner, Run, RunResult
 from proxy.condensing.policy import Policies, Policy
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.profiles import LessonScope
-from proxy.package import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
