@@ -116,7 +116,7 @@ def decode_document(meta: bytes) -> Session | None:
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)), under, bytes.fromhex(asked))
             for anchor, at, pieces, under, asked in document["patches"]
         ),
-        added_cards=tuple(from_json(document["added"])),
+        added_cards=tuple(document["added"] and from_json(document["added"])),  # mostly none
         forgotten_ids=tuple(document["forgotten"]),
         dialect=document["dialect"],
         models=tuple(document["models"]),
