@@ -218,7 +218,7 @@ def _kept(documents: Sequence[Mapping[str, Any]]) -> _Rows:
     names, facts = sum(len(ledger.names) for ledger in ledgers), sum(len(ledger.facts) for ledger in ledgers)
     parts = ((len(rules), "rule"), (names, "name"), (facts, "fact"))
     text = ", ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in parts if count)
-    yield "kept", f"{text}, word for word" if text else "no rules, names or facts were found"
+    yield "kept", f"{text}, word for word" if text else "what was replaced had no rules, names or facts"
     for rule in rules[:_MAX_QUOTED]:
         yield "", f"“{printable(one_line(rule), _SHOWN)}”"
 
