@@ -346,6 +346,7 @@ class RequestContext(NamedTuple):
             self.recognised.knows_stored,
             request.tenant,
             self.calibrated.slope.value,
+            self.counter.text,
         )
 
     @property
