@@ -43,12 +43,11 @@ from proxy.asking.dispatch import (
 )
 from proxy.endpoints import compaction
 from proxy.endpoints.endpoint import Endpoint, Question
-from proxy.endpoints.replies import tokens_in, usage_in
+from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.knowledge.profiles import REFUSING
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
-from proxy.runtime.owned_tasks import message_load, offload
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, server_of
 from proxy.values import json_or_none
@@ -82,7 +81,6 @@ _UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED, OVER_BUDGET)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
 ROOM_TO_THINK = 8_192  # tokens by which the limit is raised once for a model whose reasoning has used it up
-_MAX_SLOPE = 4.0  # the maximum factor between our count of an answer and its limit
 _MAX_READ = 4_096  # bytes of a refusal
 _SUBSCRIPTION = b"Bearer sk-ant-oat"
 """How the token of a Claude subscription begins, which is accepted only together with Claude Code's system prompt."""
@@ -111,29 +109,17 @@ class ModelCall:
     wanted: int  # the maximum tokens of an answer that the strategy wants
 
 
-def is_of_request(role: ModelRole, caller: Caller) -> bool:
-    """Whether a role is played by the model that the request itself is for."""
-    return role.is_at(caller.upstream.name) and role.model in (None, "", caller.model)
-
-
-def question_for(
-    effect: Ask | Ballot,
-    roles: Roles,
-    caller: Caller,
-    n: int = 1,
-    slope: Callable[[ModelRole, Caller], float] = lambda _, caller: caller.slope,
-) -> ModelCall:
-    """The call that an effect makes; `n` is the number of answers that a ballot asks for.
-
-    `slope` says how many tokens a model counts for one of ours: the effect's limit is ours, that of the call the
-    model's.
-    """
+def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
+    """The call that an effect makes; `n` is the number of answers that a ballot asks for."""
     role, view = roles[effect.role], effect.view if isinstance(effect, Ask) else None
     if view is not None:
         # Only the request's own model and account have the view in the upstream's cache.
         role = role.of_request()
     model, temperature = role.model or caller.model, role.temperature
-    most = role.max_tokens or ceil(effect.max_tokens * min(max(slope(role, caller), 1.0), _MAX_SLOPE))
+    # The strategy counts as we do, the limit is in tokens of the model.
+    is_own = role.is_at(caller.upstream.name) and model == caller.model
+    slope = max(caller.slope, 1.0) if is_own else 1.0
+    most = role.max_tokens or ceil(effect.max_tokens * slope)
     question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
     if view is not None:
         question = replace(question, view=view, members=caller.members, alternates=caller.profile.alternate_roles)
@@ -180,26 +166,6 @@ class Asking(Dispatcher):
     """The forms that servers have taught, each for a model and a credential."""
     _lacking: Lru[Hashable, tuple[str, ...]] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
     """The forms of compaction that servers have shown to lack."""
-    _slopes: Lru[Hashable, float] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
-    """How many tokens models other than a request's own count for one of ours, by server and model."""
-
-    def slope(self, role: ModelRole, caller: Caller) -> float:
-        """How many tokens a model counts for one of ours, as far as a usage has shown it; else 1."""
-        if is_of_request(role, caller):
-            return caller.slope
-        return self._slopes.use(self._model_key(role, caller)) or 1.0
-
-    def _model_key(self, role: ModelRole, caller: Caller) -> Hashable:
-        return server_of(address_for(role, caller)), role.model or caller.model
-
-    async def _learn_slope(self, effect: Ask, role: ModelRole, caller: Caller, counted: int) -> None:
-        """Learns from the `counted` prompt of an answered question. It rises at once: too low a limit cuts answers."""
-        if caller.count is None or not counted or is_of_request(role, caller):
-            return
-        text = effect.system + effect.user
-        shown = counted / max(await offload(message_load(1, len(text)), caller.count, text), 1)
-        known = self.slope(role, caller)
-        self._slopes.put(self._model_key(role, caller), max(shown, (known + shown) / 2))
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -218,12 +184,11 @@ class Asking(Dispatcher):
             votes = await poll(effect, roles, caller, self)
             self.report_votes(votes)
             return votes
-        question, account = question_for(effect, roles, caller, slope=self.slope), Account()
+        question, account = question_for(effect, roles, caller), Account()
         deadline = self.deadline(question.model, caller)
         while True:
             result = await self.ask(question, caller, account, deadline)
             if not isinstance(result, Failure):
-                await self._learn_slope(effect, question.model, caller, result.prompt)
                 return result.answers[0]
             # Ask again if the call was broken off for a client.
             if result.reason != PREEMPTED:
@@ -340,14 +305,11 @@ class Completion(NamedTuple):
 
     answers: tuple[Answer | Failure, ...]
     tokens: int
-    prompt: int = 0  # the tokens of the prompt, as the server counts them; 0 if it does not say
 
     def costing(self, more: int) -> Completion:
         """The same with the tokens of the calls before it."""
         cost = self.tokens + more
-        return Completion(
-            tuple(replace(a, tokens=cost) if isinstance(a, Answer) else a for a in self.answers), cost, self.prompt
-        )
+        return Completion(tuple(replace(a, tokens=cost) if isinstance(a, Answer) else a for a in self.answers), cost)
 
 
 def _refusal(status: int) -> Failure | None:
@@ -363,12 +325,11 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
     document = json_or_none(reply.body)
     if not isinstance(document, dict):
         return Failure("unreadable")
-    usage = usage_in(document.get("usage"))
     tokens = tokens_in(document.get("usage"))
     answers = endpoint.answers(document, tokens) or ()
     if not any(isinstance(each, Answer) for each in answers):
         return Failure("unreadable")
-    return Completion(tuple(answers), tokens, usage.prompt if usage else 0)
+    return Completion(tuple(answers), tokens)
 
 
 async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:
@@ -376,7 +337,7 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> 
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        return _votes_in(await asking.ask(question_for(ballot, roles, caller, n, asking.slope), caller, account), n)
+        return _votes_in(await asking.ask(question_for(ballot, roles, caller, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers

@@ -281,7 +281,6 @@ class Caller:
     tenant: str = ""
     slope: float = 1.0
     """How many tokens the request's own model counts for one of ours, in text like the request's."""
-    count: Callable[[str], int] | None = None  # counts a text as strategies do
 
     @property
     def maker(self) -> str:

@@ -346,7 +346,6 @@ class RequestContext(NamedTuple):
             self.recognised.knows_stored,
             request.tenant,
             self.calibrated.slope.value,
-            self.counter.text,
         )
 
     @property

@@ -11,7 +11,7 @@ from proxy.asking.dispatch import PACE_LIFE, Pace
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.settings.tables import ModelRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Failure
-from tests.proxy.asking.support import ASK, CALLER, LATER, asking
+from tests.proxy.asking.support import CALLER, LATER, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, hang
 from tests.support.signals import Signal
@@ -235,14 +235,3 @@ async def test_the_pace_is_that_of_a_server_and_model(upstream: ScriptedUpstream
         caller = replace(CALLER, upstream=own.upstream)
         assert own.asking.expected_seconds(SummarizerRole(), caller, joins=False) > 0
         assert own.asking.expected_seconds(SummarizerRole(model="other"), caller, joins=False) == 0
-
-
-async def test_a_limit_is_in_the_tokens_of_the_model_that_is_asked(upstream: ScriptedUpstream) -> None:
-    caller = replace(CALLER, slope=2.5, count=len)
-    prompt = len(ASK.system + ASK.user)
-    upstream.answer(lambda _: completion("Beds 1 to 9 are dug.", tokens=(2 * prompt, 9)))
-    async with asking(upstream.base_url) as at:
-        for role in (SummarizerRole(), *[SummarizerRole(model="small")] * 2, SummarizerRole(model="new")):
-            await at.answer(role=role, caller=caller)
-    sent = [each.json()["max_completion_tokens"] for each in upstream.journal]
-    assert sent == [2.5 * ASK.max_tokens, ASK.max_tokens, 2 * ASK.max_tokens, ASK.max_tokens]
