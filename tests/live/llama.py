@@ -124,6 +124,7 @@ class Call:
     is_own: bool
     beside: int
     """How many calls of the proxy's own were under way when it came."""
+    body: bytes
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Tunnel:
         with self._ended:
             if not is_own:  # a hang-up before it may be seen a moment after it, by another thread
                 self._ended.wait_for(lambda: not self._own, MOMENT)
-            self.calls.append(Call(opened[1].decode(), is_own, len(self._own)))
+            self.calls.append(Call(opened[1].decode(), is_own, len(self._own), head_and_body.partition(b"\r\n\r\n")[2]))
             if is_own:
                 self._own.add(connection)
 

@@ -1,13 +1,16 @@
 """The proxy's own calls share a small server with its clients, and its model writes poor records."""
 
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from strategies import TABLE
-from tests.live.llama import BOUND, CLIENT, IS_VLLM, MODEL, history, post, talk, tunnel
+from tests.live.llama import BOUND, CLIENT, IS_VLLM, MODEL, Message, history, llama, post, talk, tunnel
+from tests.live.test_calibration import SAYS
 from tests.support.proxy import running_proxy
-from tests.support.stage import controls
+from tests.support.stage import controls, counter
 from tests.support.wire import Answer
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -54,6 +57,32 @@ def test_a_server_without_compaction_is_asked_for_one_once(server: str) -> None:
             assert answer.status == 200, answer
             asked.append(sum(call.path.endswith("/compact") for call in passing.calls))
     assert asked[0] == asked[-1], passing.calls
+
+
+@pytest.mark.skipif(IS_VLLM, reason="only llama.cpp splits a text into its tokens")
+def test_the_limit_of_an_answer_is_in_the_servers_tokens() -> None:
+    """A record as long as the prompt allows must not be cut short: for Chinese this server counts 2.6 times as many."""
+    messages: list[Message] = [{"role": "system", "content": "请用中文规划菜地。"}]
+    asks, says = SAYS["Chinese"]
+    with (
+        llama(n_ctx=2_048, n_parallel=1) as url,
+        tunnel(url) as passing,
+        running_proxy(passing.url, as_shipped=True, strategy="half-window", inline_timeout=WAITS) as proxy,
+    ):
+        for turn in range(12):
+            messages.append({"role": "user", "content": asks.format(turn, turn * 7 % 11)})
+            if turn in (1, 3, 5, 11):
+                force = "true" if turn == 11 else None
+                answer = talk(proxy.url, messages, controls(session="s", window=2_048, force=force))
+                assert answer.status == 200, answer.body
+            messages.append({"role": "assistant", "content": says.format(turn, turn * 7 % 11)})
+        asked = next(json.loads(call.body) for call in passing.calls if call.is_own)
+        words = int(re.findall(r"at most (\d+) words", json.dumps(asked["messages"]))[0])
+        record = "".join(each["content"] for each in messages[1:])
+        while counter().text(record) > words:
+            record = record[:-1]
+        tokens = post(url, "/tokenize", {"content": f"<summary>{record}</summary>"}).json()["tokens"]
+    assert words < len(tokens) <= asked["max_completion_tokens"], (words, len(tokens))
 
 
 def test_two_conversations_share_one_pool(pool: tuple[str, int]) -> None:
