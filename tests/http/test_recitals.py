@@ -53,7 +53,7 @@ def test_rules_stand_behind_a_question_far_below_the_record_until_they_are_conde
 ) -> None:
     settings: dict[str, Any] = {"ledger": {"recital": RECITAL}, "upstream": {"profile": profile}}
     with proxy_with_upstream(window=WINDOW, **settings) as stage:
-        views = list(talked(stage, list(deployments(60)), controls(session="s", strategy=strategy, memory="inject")))
+        views = list(talked(stage, list(deployments(45)), controls(session="s", strategy=strategy, memory="inject")))
     assert assert_kept(views) > 10
     for _, view in views:
         for place in recitals(view):
@@ -73,7 +73,7 @@ def test_nothing_is_recited_unless_wanted_with_memory_and_rules() -> None:
     for settings, asked in off:
         with proxy_with_upstream(window=WINDOW, **settings) as stage:
             headers = controls(session="s", strategy="extract", **{"memory": "inject", **asked})
-            views = list(talked(stage, list(deployments(60)), headers))
+            views = list(talked(stage, list(deployments(40)), headers))
         assert "condensed" in [action for action, _ in views]
         assert assert_kept(views) == 0
 

@@ -107,7 +107,7 @@ def test_the_invariants_hold_over_many_conversations(pipeline: str, broken: bool
 def test_the_invariants_hold_over_recorded_conversations(pipeline: str) -> None:
     condensed = [
         judged(requirement, pipeline, view_of(one.messages), window)
-        for one in largest_of_each_kind(at_most=150)
+        for one in largest_of_each_kind(at_most=100)
         for window in (1_000, 4_000, 16_000)
         for requirement in (Requirement.SOFT, Requirement.HARD)
     ]

@@ -24,7 +24,7 @@ def wordy_deployments(size: int) -> list[Body]:
     return [*bodies, user("And now?")]
 
 
-@pytest.mark.parametrize("window", [3_072, 8_192])
+@pytest.mark.parametrize("window", [3_072, pytest.param(8_192, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("strategy", ["summary", "half-window", "semantic", "rolling", "dynacontext"])
 def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, window: int) -> None:
     budget = Budget.of(window)

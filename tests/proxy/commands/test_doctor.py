@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from proxy.commands.running import noted
 from tests.proxy.command_line import run
-from tests.proxy.commands.test_running import serving
+from tests.proxy.commands.test_running import DEFAULT, OTHER, serving
 from tests.support import wire
 from tests.support.admin_api import TOKEN
 from tests.support.messages_upstream import MESSAGES
@@ -22,6 +23,7 @@ from tests.support.upstream import ScriptedUpstream
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 SONNET = "claude-sonnet-4-5"
+LATER = 1e12  # seconds; when a proxy was started that is newer than any other
 HELLO = [{"role": "user", "content": "hello"}]
 Found = dict[str, dict[str, Any]]
 
@@ -74,13 +76,16 @@ def test_a_newcomer_learns_how_to_begin_and_then_that_all_is_well(
 def test_an_agent_that_compacts_by_itself_gets_the_recipe_first(
     upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with behind(upstream, tmp_path / "store") as url:
-        assert post(url, SONNET, MESSAGES, x_claude_code_session_id="c") == 200
-        code, out, _ = run(capsys, "doctor")
-    with behind(upstream, tmp_path / "store", "--window", "60000") as url:
-        assert "It has read no request since it started at " in findings(capsys)[1]["restarted"]["text"]
-        assert post(url, SONNET, MESSAGES, x_claude_code_session_id="c") == 200
-        assert "recipe" not in findings(capsys)[1]
+    kept: dict[str, Any] = {"store": {"url": f"sqlite:///{tmp_path}/s.db"}, "admin": {"token": TOKEN}}
+    with running_proxy(upstream.url, as_shipped=True, **kept) as proxy:
+        assert post(proxy.url, SONNET, MESSAGES, x_claude_code_session_id="c") == 200
+        proxy.served()
+        code, out, _ = run(capsys, "doctor", "--url", proxy.url, "--token", TOKEN)
+    with running_proxy(upstream.url, as_shipped=True, window=60_000, **kept) as proxy:
+        found = findings(capsys, "--url", proxy.url, "--token", TOKEN)[1]
+        assert "It has read no request since it started at " in found["restarted"]["text"]
+        assert post(proxy.url, SONNET, MESSAGES, x_claude_code_session_id="c") == 200
+        assert "recipe" not in of_proxy(proxy, capsys)[1]
     assert code == 0
     assert out.startswith("note   Claude Code compacts by itself near the end of its window.")
     assert f'match = "{SONNET}"\n         window = 60000\n         economy = "auto"\n' in out
@@ -159,7 +164,8 @@ def test_another_server_is_no_proxy_and_those_that_run_are_named(
     with behind(upstream, tmp_path / "store") as url:
         code, found = findings(capsys, "--url", upstream.url)
         assert (code, found["no-proxy"]["lines"]) == (1, [f"condenser doctor --url {url}"])
-        with behind(upstream, tmp_path / "other") as newer:
+        note = OTHER._replace(configured=DEFAULT, started=LATER, token=TOKEN)
+        with running_proxy(upstream.url, admin={"token": TOKEN}) as newer, noted(note._replace(url=newer.url)):
             found = findings(capsys)[1]
-    assert found["several"]["text"] == f"2 proxies of yours run here. This is about the one at {newer}."
+    assert found["several"]["text"] == f"2 proxies of yours run here. This is about the one at {newer.url}."
     assert found["several"]["lines"] == [f"condenser doctor --url {url}"]

@@ -11,7 +11,7 @@ from tests.proxy.session_machine import Sessions
 from tests.support.redis_server import RedisServer
 
 SHORT = settings(
-    max_examples=8,
+    max_examples=5,
     stateful_step_count=20,
     deadline=None,
     derandomize=True,
