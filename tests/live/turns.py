@@ -10,7 +10,7 @@ counts if it has the number. After each reply the client waits until the proxy h
 does who reads it.
 
 Turns count from the first one on whose prompt was shortened. A client that drops its oldest pairs computes nearly all
-of its prompt anew in each turn: after twelve of those, it only asks.
+of its prompt anew in each turn: after five of those, it only asks.
 """
 
 import http.client
@@ -29,7 +29,7 @@ from tests.support.proxy import Proxy, running_proxy
 from tests.support.stage import controls
 from tests.support.wire import JSON
 
-WINDOW, WIDE, TURNS, FACTS, SEEDS, RESERVE, ENOUGH = 2_048, 8_192, 60, 20, (1, 2, 3), 32, 12
+WINDOW, WIDE, TURNS, FACTS, SEEDS, RESERVE, ENOUGH = 2_048, 8_192, 60, 20, (1, 2, 3), 32, 5
 LONG = 600.0  # seconds for a summary, which reads a whole window
 
 _NAMES = (
