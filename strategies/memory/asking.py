@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 from strategies.core.client_context import users_words
+from strategies.core.messages import Role
 from strategies.core.transcript import reads_chinese
 from strategies.memory.block import BESIDE
-from strategies.memory.ranking import Hit
+from strategies.memory.ranking import Hit, terms
 
 LONGEST = 8_000  # characters of a message that are read, half of them at its end. The text between them was pasted.
 SHARE = 0.6  # the share of a message that its questions must have, unless one of them refers to what was said
@@ -24,6 +27,7 @@ LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.2
 
 In scripts without spaces a phrase counts once for each of its parts, so that scores are further apart.
 """
+LESS_SAID = 0.8  # the factor for a message with fewer of the question's words than a better one of the round beside
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
 _SENTENCE = re.compile(r"[^\n。！？!?.]*(?:\.(?!\s)[^\n。！？!?.]*)*[。！？!?.]*")
 _QUESTION = re.compile(r"[?？][\"'”’)\]）」』]*\s*$")
@@ -66,4 +70,31 @@ def worth_showing(question: str, hits: Sequence[Hit], is_hidden: Callable[[Hit],
     least = visible * (LEAST_MATCH_OF_CHARACTERS if reads_chinese(question) else LEAST_MATCH)
     matching = [hit.position for hit in hidden if hit.score >= least]
     near = {at + step for at in matching for step in range(-BESIDE, BESIDE + 1)}
-    return [hit for hit in hidden if hit.position in near]
+    return _by_own_words(question, [hit for hit in hidden if hit.position in near])
+
+
+def _by_own_words(question: str, hits: Sequence[Hit]) -> list[Hit]:
+    """The hits, best first, where one that says less of the question than a better one of another round counts less.
+
+    It owes its score to that neighbour, as "The ticket number of Greta is 71964." behind what was said about Farid's.
+    An answer with none of the question's words keeps its score.
+    """
+    asked_for = set(terms(question))
+    own = {hit.position: asked_for.intersection(terms(hit.entry.text)) for hit in hits}
+    at = {hit.position: hit for hit in hits}
+    rounds, number = {}, 0
+    for position in sorted(at):
+        entry, before = at[position].entry, at.get(position - 1)
+        # The user who answers a question goes on with its round.
+        is_answer = before is not None and _QUESTION.search(before.entry.text)
+        number += entry.role is Role.USER and not entry.part and not is_answer
+        rounds[position] = number
+
+    def weighed(hit: Hit) -> Hit:
+        here, said = hit.position, own[hit.position]
+        near = (at[there] for there in range(here - BESIDE, here + BESIDE + 1) if there in at)
+        better = (each.position for each in near if each.score > hit.score and rounds[each.position] != rounds[here])
+        is_less = said and any(said < own[there] for there in better)
+        return replace(hit, score=LESS_SAID * hit.score) if is_less else hit
+
+    return sorted(map(weighed, hits), key=attrgetter("score"), reverse=True)

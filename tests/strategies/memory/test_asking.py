@@ -106,6 +106,22 @@ def test_other_peoples_facts_are_not_put_beside_the_one_that_the_view_shows(lang
         assert others.isdisjoint(worth_telling(language, visible))
 
 
+def test_the_next_persons_fact_comes_behind_what_was_asked_for() -> None:
+    talk = ["The export should keep the order of its columns.", "I have added it to the list for the team."] * 8
+    said = [
+        *talk,
+        "Please note: the ticket number of Farid is 45314. It is about the backup job, which fails on a full disk.",
+        "Noted. The ticket number of Farid is 45314.",
+        "Please note: the ticket number of Greta is 71964. It is about the search box.",
+        "Noted. The ticket number of Greta is 71964.",
+        *talk,
+    ]
+    question = "What is the ticket number of Farid?"
+    found = index(said).search(question)
+    assert places(found)[:2] == [17, 18]
+    assert places(worth_showing(question, found, lambda _: True))[:2] == [17, 16]
+
+
 def test_an_answer_belongs_to_the_question_beside_it() -> None:
     question, answer, shown = (
         Hit(Entry("", Role.USER, "", at), at, score) for at, score in ((4, 2.0), (5, 0.4), (20, 1.9))
