@@ -20,7 +20,8 @@ extra call: if the history fits into one prompt only without them, they are not 
 History must never be replaced by rubbish, so `accept` decides which answers may stand for it. An answer is accepted if
 the model stopped by itself and called no tool, and if its record
 
-- has the form that was asked for: it stands in one `<summary>` tag, or in a JSON object,
+- has the form that was asked for: it stands in one `<summary>` tag or in a JSON object, or begins with a heading that
+  was asked for,
 - is neither a refusal nor an echo of the prompt, nor nothing but code or JSON,
 - is within its cap and smaller than the history that it stands for,
 - says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
@@ -82,6 +83,7 @@ LEAST_SHARE = 1 / 200  # nor does one with a smaller share of the history's toke
 LEAST_OF_CAP = 1 / 8  # but one with this share of its cap does, because results of tools may hold little
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
+_ASKED_HEADING = re.compile(r"(?m)^([^\W\d][^:：\n]{0,39})[:：][ \w]")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _PLACEHOLDERS = re.compile(
     "(?:na|none|noneyet|null|nil|nothing|nothingyet|empty|unknown|tbd|todo|record|summary|contextsummary|placeholder"
@@ -216,9 +218,15 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
     is_tiny = tokens < least and question.span_tokens > LONG_SPAN
     if is_tiny or (tokens < _REFUSAL_TOKENS and _FAILURES.match(record)) or _is_blank_form(record):
         return "summary-empty"
-    if not parsed.well_formed:
+    if not (parsed.well_formed or _begins_as_asked(record, instructions)):
         return "summary-untagged"
     return "summary-not-prose" if _NOT_PROSE.fullmatch(record) else ""
+
+
+def _begins_as_asked(record: str, instructions: str) -> bool:
+    """Whether a record begins with one of the headings that the instructions list, as in "Goal: …"."""
+    headings = "|".join(map(re.escape, _ASKED_HEADING.findall(instructions)))
+    return bool(headings) and re.match(rf"[#*\s]*(?:{headings})[*\s]*[:：\n]", record, re.IGNORECASE) is not None
 
 
 def _refusal_of_size(record: str, question: AskedRecord) -> str:

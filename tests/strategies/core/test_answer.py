@@ -7,6 +7,7 @@ from strategies.core.errors import AnswerRefused
 from strategies.core.parsing import without_thoughts
 from strategies.core.summary import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept, read_json_answer
 from strategies.dynacontext import FORMS
+from strategies.prompts import prompt
 from tests.support.transcripts import WORDS, words
 
 ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)
@@ -34,6 +35,19 @@ def refusal(result: Result, span: int = 1_000) -> str:
 
 def test_a_record_is_accepted_without_its_tags() -> None:
     assert record(f" {GOOD}\n") == GOOD
+
+
+@pytest.mark.parametrize("name", ["summary", "semantic", "semantic-zh", "rolling", "rolling-zh", "rolling-continue"])
+def test_a_record_without_tags_is_known_by_its_first_heading(name: str) -> None:
+    instructions = prompt(name)
+    heading = {"summary": "Goal", "semantic": "Technical state", "semantic-zh": "技术状态"}.get(name, "Goal")
+    heading = "背景" if name == "rolling-zh" else heading
+    asked = AskedRecord(Ask(instructions, "…", max_tokens=200), 100, LONG_SPAN, WORDS)
+    for good in (f"{heading}: {words(20)}", f"**{heading}:** {words(20)}", f"## {heading}\n{words(20)}"):
+        assert accept(Answer(good), asked).record == good
+    for other in (f"user: {words(20)}", f"Question 1: {words(20)}", f"{words(20)}\n{heading}: {words(20)}"):
+        with pytest.raises(AnswerRefused, match="summary-untagged"):
+            accept(Answer(other), asked)
 
 
 CODE = '```python\njson.dumps({"summary": "This page will be faster for new users."})\n```'
