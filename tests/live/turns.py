@@ -24,7 +24,7 @@ from statistics import mean, median
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tests.live.llama import BOUND, CLIENT, MODEL, Message, llama
+from tests.live.llama import CLIENT, MODEL, Message, llama
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.stage import controls
 from tests.support.wire import JSON
@@ -32,9 +32,28 @@ from tests.support.wire import JSON
 WINDOW, WIDE, TURNS, FACTS, SEEDS, RESERVE, ENOUGH = 2_048, 8_192, 60, 20, (1, 2, 3), 32, 5
 LONG = 600.0  # seconds for a summary, which reads a whole window
 
-_NAMES = (
-    "Ada Bruno Chen Dario Elif Farid Greta Hugo Ines Jamal Katya Liam Mona Nils Olga Pavel Quinn Rosa Selim Tara"
-).split()
+_NAMES = [
+    "Ada",
+    "Bruno",
+    "Chen",
+    "Dario",
+    "Elif",
+    "Farid",
+    "Greta",
+    "Hugo",
+    "Ines",
+    "Jamal",
+    "Katya",
+    "Liam",
+    "Mona",
+    "Nils",
+    "Olga",
+    "Pavel",
+    "Quinn",
+    "Rosa",
+    "Selim",
+    "Tara",
+]
 _ABOUT = (
     "the backup job, which fails when the disk is nearly full",
     "the invoice page, which stays empty on old phones",
@@ -93,7 +112,7 @@ class Play:
 
 def conversation(seed: int) -> tuple[list[Message], dict[str, int]]:
     """The messages of sixty turns, and the number of each name's ticket."""
-    dice = random.Random(seed)  # noqa: S311 - a conversation that can be played again
+    dice = random.Random(seed)
     numbers = dict(zip(dice.sample(_NAMES, FACTS), dice.sample(range(10_000, 100_000), FACTS), strict=True))
     told = dict(zip(sorted(dice.sample(range(TURNS), FACTS)), numbers.items(), strict=True))
     messages: list[Message] = [{"role": "system", "content": "You are the assistant of a help desk. Be brief."}]
@@ -172,7 +191,7 @@ def play(arm: Arm, seed: int, play: Play) -> None:
             turns.append(ask(messages[:end]))
         begin = next((place for place, each in enumerate(turns) if each.is_short), len(turns) // 3)
         play.turns += turns[begin:]
-        for name in random.Random(-seed).sample(list(numbers), FACTS):  # noqa: S311
+        for name in random.Random(-seed).sample(list(numbers), FACTS):
             question = {"role": "user", "content": f"What is the ticket number of {name}?"}
             turn = ask([*messages, question], RESERVE)
             found += str(numbers[name]) in turn.reply

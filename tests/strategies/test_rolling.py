@@ -195,7 +195,8 @@ GARDEN = "Goal: a garden of ten beds. Decisions: roses in the first of them."
 
 
 @pytest.mark.parametrize(
-    "answer", [f"So far: {GARDEN}", f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}']
+    "answer",
+    [f"So far: {GARDEN}", f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}'],
 )
 def test_what_is_no_such_json_is_refused(answer: str) -> None:
     with pytest.raises(AnswerRefused, match="summary-untagged"):
