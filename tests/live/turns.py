@@ -176,7 +176,8 @@ def _before(arm: Arm) -> Iterator[tuple[str, Proxy | None]]:
 def play(arm: Arm, seed: int, play: Play) -> None:
     """Adds what one conversation measures."""
     messages, numbers = conversation(seed)
-    turns, found = [], 0
+    turns: list[Turn] = []
+    found = 0
     with _before(arm) as (url, proxy):
 
         def ask(history: list[Message], longest: int = 1) -> Turn:
