@@ -173,7 +173,7 @@ def _before(arm: Arm) -> Iterator[tuple[str, Proxy | None]]:
             yield proxy.url, proxy
 
 
-def play(arm: Arm, seed: int, play: Play) -> None:
+def play(arm: Arm, seed: int, made: Play) -> None:
     """Adds what one conversation measures."""
     messages, numbers = conversation(seed)
     turns: list[Turn] = []
@@ -191,13 +191,13 @@ def play(arm: Arm, seed: int, play: Play) -> None:
                 break
             turns.append(ask(messages[:end]))
         begin = next((place for place, each in enumerate(turns) if each.is_short), len(turns) // 3)
-        play.turns += turns[begin:]
+        made.turns += turns[begin:]
         for name in random.Random(-seed).sample(list(numbers), FACTS):
             question = {"role": "user", "content": f"What is the ticket number of {name}?"}
             turn = ask([*messages, question], RESERVE)
             found += str(numbers[name]) in turn.reply
-            play.questions.append(turn)
-    play.found.append(found)
+            made.questions.append(turn)
+    made.found.append(found)
 
 
 def row(arm: Arm, play: Play) -> str:
