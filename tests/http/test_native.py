@@ -121,7 +121,7 @@ def test_an_upstream_without_it_teaches_that_once(compacts: bool | None, caplog:
     assert len(asked) == 1
     assert "condensed" in actions
     assert [record for record in caplog.messages if "no record was prepared" in record] == []
-    assert len([record for record in caplog.messages if "has no compaction" in record]) == 1
+    assert len([record for record in caplog.messages if "offers no compaction" in record]) == 1
 
 
 @pytest.mark.parametrize(

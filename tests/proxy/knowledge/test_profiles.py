@@ -103,4 +103,4 @@ def test_only_so_many_scopes_are_remembered() -> None:
 def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     Profiles().learn(LessonScope("evil\nWARNING: \x1b[31mforged", "t"), [ALTERNATES])
-    assert "for 'evil?WARNING: ?[31mforged' (tenant t); from now on:" in caplog.text
+    assert "for 'evil?WARNING: ?[31mforged' (tenant t) in another form; from now on:" in caplog.text
