@@ -43,7 +43,7 @@ class Changes(NamedTuple):
 
     def _bare(self, line: str) -> str:
         """A line without its heading and the marks around it."""
-        match = _heading(self.headings).fullmatch(line)
+        match = heading_line(self.headings).fullmatch(line)
         return (line if match is None else match[2] or "").strip(_MARKS)
 
 
@@ -62,7 +62,7 @@ def _sections(text: str, headings: tuple[str, ...]) -> _Sections:
     names = {heading.casefold(): heading for heading in headings}
     lines = sections[""]
     for line in text.splitlines():
-        match = _heading(headings).fullmatch(line)
+        match = heading_line(headings).fullmatch(line)
         if match is None:
             lines.append(line)
         elif (name := names[match[1].casefold()]) in sections:
@@ -74,7 +74,7 @@ def _sections(text: str, headings: tuple[str, ...]) -> _Sections:
 
 
 @cache
-def _heading(headings: tuple[str, ...]) -> re.Pattern[str]:
+def heading_line(headings: tuple[str, ...]) -> re.Pattern[str]:
     """A line that begins with a heading, in Markdown or not; the second group is the rest of the line."""
     names = "|".join(map(re.escape, headings))
     return re.compile(rf"\s*(?:#{{1,6}}\s*|\*\*)?({names})(?:\*\*)?\s*(?:[:：](?:\*\*)?\s*(.*)|$)", re.IGNORECASE)

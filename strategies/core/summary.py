@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard, read_cards
-from strategies.core.changes import Changes
+from strategies.core.changes import Changes, heading_line
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
@@ -225,8 +225,8 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
 
 def _begins_as_asked(record: str, instructions: str) -> bool:
     """Whether a record begins with one of the headings that the instructions list, as in "Goal: …"."""
-    headings = "|".join(map(re.escape, _ASKED_HEADING.findall(instructions)))
-    return bool(headings) and re.match(rf"[#*\s]*(?:{headings})[*\s]*[:：\n]", record, re.IGNORECASE) is not None
+    headings, first = tuple(_ASKED_HEADING.findall(instructions)), record.partition("\n")[0]
+    return bool(headings) and heading_line(headings).fullmatch(first) is not None
 
 
 def _refusal_of_size(record: str, question: AskedRecord) -> str:
