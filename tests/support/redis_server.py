@@ -76,7 +76,11 @@ class RedisServer:
         return self._process is not None
 
     def __enter__(self) -> Self:
-        self.restart()
+        try:
+            self.restart()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

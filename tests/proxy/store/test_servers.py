@@ -64,7 +64,9 @@ def served(request: pytest.FixtureRequest, certificates: Certificates) -> Iterat
             yield server.url, server.url
             return
         port, kind, query = free_port(), request.param.partition("-")[2], certificates.of_client()
-        more = {"cluster-enabled": "yes", "tls-cluster": "yes"} if kind == "cluster" else {}
+        # Its own choice of a port for the cluster, 10,000 above the other, may be taken by any connection.
+        as_cluster = {"cluster-enabled": "yes", "tls-cluster": "yes", "cluster-port": str(free_port())}
+        more = as_cluster if kind == "cluster" else {}
         server = stack.enter_context(encrypted(port, certificates, **more))
         url = f"rediss://127.0.0.1:{port}?{query}"
         if kind == "cluster":
