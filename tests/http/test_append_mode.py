@@ -150,7 +150,7 @@ def test_a_whole_reply_that_breaks_off_has_an_error_status(client: httpx.Client,
 def replicas(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[list[httpx.Client]]:
     """Two proxies that share a store."""
     with ExitStack() as stack:
-        store = {"url": f"sqlite:///{tmp_path}/s.db", "timeout": 5.0}
+        store = {"url": f"sqlite:///{tmp_path}/s.db"}
         proxies = [stack.enter_context(running_proxy(upstream.url, store=store)) for _ in range(2)]
         made = [httpx.Client(base_url=each.url, headers={"authorization": "Bearer k"}, timeout=10) for each in proxies]
         yield [stack.enter_context(each) for each in made]

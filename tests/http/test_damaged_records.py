@@ -29,7 +29,7 @@ DAMAGES: dict[str, Callable[[Any, str], object]] = {
 
 @pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
-    with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}, admin={"token": TOKEN}) as built:
+    with proxy_with_upstream(store={"url": redis.url}, admin={"token": TOKEN}) as built:
         yield built
 
 

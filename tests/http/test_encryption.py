@@ -43,7 +43,7 @@ def _dumped(server: RedisServer) -> bytes:
 
 def talk(url: str, key: str | None, old_keys: tuple[str, ...] = (), *, rounds: int = 12) -> tuple[str | None, bytes]:
     """A condensed conversation with memory and an agent's one; returns the action and the view of the first."""
-    store = {"url": url, "timeout": 5.0} | ({"encryption_key": key, "encryption_old_keys": old_keys} if key else {})
+    store = {"url": url} | ({"encryption_key": key, "encryption_old_keys": old_keys} if key else {})
     with proxy_with_upstream(store=store, memory={"default": "inject"}) as stage:
         answer = stage.ask(chat(rounds), controls(session=NAME))
         view = repr(stage.last_view)

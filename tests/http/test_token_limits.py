@@ -47,7 +47,7 @@ def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[S
         if request.param == "redis":
             url = stack.enter_context(RedisServer()).url
         upstream, clock = stack.enter_context(ScriptedUpstream()), Clock(1_700_000_000.0)
-        settings: dict[str, Any] = {"store": {"url": url, "timeout": 5.0}, "limits": {"tokens_per_minute": 600}}
+        settings: dict[str, Any] = {"store": {"url": url}, "limits": {"tokens_per_minute": 600}}
         one, other = (stack.enter_context(running_proxy(upstream.url, clock=clock, **settings)) for _ in range(2))
         yield upstream, one, other, clock
 
@@ -120,7 +120,7 @@ def test_a_login_that_no_upstream_has_accepted_spends_nothing_of_whom_it_names()
 
 
 def test_a_store_that_fails_refuses_no_request(redis: RedisServer) -> None:
-    settings: dict[str, Any] = {"store": {"url": redis.url, "timeout": 1.0}, "limits": {"tokens_per_minute": 1}}
+    settings: dict[str, Any] = {"store": {"url": redis.url}, "limits": {"tokens_per_minute": 1}}
     with ScriptedUpstream() as upstream, running_proxy(upstream.url, **settings) as proxy:
         assert [ask(proxy).status for _ in range(2)] == [200, 429]
         redis.kill()

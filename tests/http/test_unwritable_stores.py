@@ -29,7 +29,7 @@ MENDING: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
-    with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}) as built:
+    with proxy_with_upstream(store={"url": redis.url}) as built:
         yield built
 
 

@@ -17,7 +17,6 @@ from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
 PLAIN: dict[str, Any] = {
-    "store": {"url": "memory://"},
     "strategy": "mask+half-window",
     "memory": {"default": "off"},
     "extract": {"depth": 1.0},
@@ -70,7 +69,7 @@ def running_proxy(
 
     Nothing is asked of the upstream that no test asks for: discovery is off unless a test turns it on. A store that is
     `opened` takes the place of that of the settings. `as_shipped`, the settings are the product's own, but for the
-    store.
+    store, which has time on a busy machine too.
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
@@ -79,11 +78,11 @@ def running_proxy(
     from proxy.settings import Settings
 
     upstream, memory = settings.pop("upstream", {}), settings.pop("memory", {})
+    store = {"url": "memory://", "timeout": BOUND, **settings.pop("store", {})}
     if not as_shipped:
         upstream, memory = {"discover": False, **upstream}, {**PLAIN["memory"], **memory}
-    plain = {"store": PLAIN["store"]} if as_shipped else PLAIN
-    own = {"upstream": {"base_url": upstream_url + "/v1", **upstream}, "memory": memory}
-    built = Settings(**{**plain, **own, **settings})
+    own = {"upstream": {"base_url": upstream_url + "/v1", **upstream}, "memory": memory, "store": store}
+    built = Settings(**{**({} if as_shipped else PLAIN), **own, **settings})
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
