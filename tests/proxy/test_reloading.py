@@ -11,11 +11,12 @@ from proxy.commands.serve import Rereading
 from proxy.settings import Settings, load_settings
 from proxy.settings.reloading import taken_over, waiting
 from tests.proxy.command_line import run
-from tests.proxy.test_workers import answers, serving, workers
+from tests.proxy.test_workers import FIRST, STREAM, answers, serving, workers
 from tests.support import wire
 from tests.support.recording import CHAT
 from tests.support.redis_server import await_true
-from tests.support.signals import BOUND
+from tests.support.replies import sse, stream
+from tests.support.signals import BOUND, Signal
 from tests.support.upstream import ScriptedUpstream
 
 HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
@@ -38,12 +39,13 @@ def asked(url: str, key: str) -> set[tuple[int, str | None]]:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_settings_that_are_read_again_hold_in_all_workers_and_wrong_ones_in_none(
-    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_settings_read_again_hold_in_all_workers_which_a_second_signal_ends_at_once(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, to = tmp_path / "condenser.toml", upstream.base_url
+    monkeypatch.setenv("CONDENSER_DRAIN__TIMEOUT", "600")
+    file, to, said = tmp_path / "condenser.toml", upstream.base_url, tmp_path / "stderr"
     write(file, to, "anna", window=8_000)
-    with serving("--config", str(file)) as (url, process):
+    with said.open("wb") as log, serving("--config", str(file), log=log) as (url, process):
         await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
         assert asked(url, "anna") == {(200, "8000")}
         assert asked(url, "ben") == {(401, None)}
@@ -67,6 +69,14 @@ def test_settings_that_are_read_again_hold_in_all_workers_and_wrong_ones_in_none
             assert asked(url, "ben") == {(200, "16000")}
         finally:
             os.kill(other, signal.SIGCONT)
+        upstream.reply(stream(FIRST, Signal()))
+        with wire.opened(url, "POST", CHAT, STREAM, [*wire.JSON, ("x-api-key", "ben")]) as response:
+            assert wire.until(response, sse(FIRST)) == sse(FIRST)
+            process.terminate()
+            await_true(lambda: "shutting down" in said.read_text("utf-8"), "the proxy drains")
+            process.terminate()
+            assert process.wait(2 * BOUND) == 0
+    assert said.read_text("utf-8").count("were reloaded") == 1
     assert run(capsys, "reload", "--url", url)[0] == 1
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -29,11 +30,11 @@ HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
 
 
 @contextmanager
-def serving(*words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address of a proxy that need not answer yet, and its first process."""
+def serving(*words: str, log: IO[bytes] | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of a proxy that need not answer yet, and its first process, whose standard error goes to `log`."""
     port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", "--port", str(port), "--workers", "2", *words]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log) as process:
         try:
             yield f"http://127.0.0.1:{port}", process
         finally:

@@ -1,7 +1,6 @@
 """`condenser doctor` says what came in and why nothing was condensed, each with what to do, and exits 1 for a fault."""
 
 import json
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,6 @@ HELLO = [{"role": "user", "content": "hello"}]
 Found = dict[str, dict[str, Any]]
 
 
-def behind(upstream: ScriptedUpstream, store: Path, *words: str) -> AbstractContextManager[str]:
-    """The address of a process of `condenser serve`."""
-    return serving(store, "--upstream", upstream.base_url, *words)
-
-
 def post(url: str, model: str, path: str = CHAT, members: Any = None, **headers: str) -> int:
     """The status of a request; `_` in the name of a header is `-`."""
     named = [("Authorization", "Bearer sk-x"), *((name.replace("_", "-"), value) for name, value in headers.items())]
@@ -51,14 +45,14 @@ def of_proxy(proxy: Proxy, capsys: pytest.CaptureFixture[str]) -> tuple[int, Fou
     return findings(capsys, "--url", proxy.url, "--token", TOKEN)
 
 
-def test_a_newcomer_learns_how_to_begin_and_then_that_all_is_well(
+def test_a_newcomer_learns_how_to_begin_and_which_proxies_run(
     upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, "doctor")
     assert code == 1
     assert "No proxy answers at http://127.0.0.1:8484: connection refused" in out
     assert "         condenser serve --single-user\n" in out
-    with behind(upstream, tmp_path / "store") as url:
+    with serving(tmp_path / "store", "--upstream", upstream.base_url) as url:
         code, out, _ = run(capsys, "doctor")
         assert code == 1
         assert "wrong  No request to a model came in the last 24 hours.\n" in out
@@ -68,6 +62,13 @@ def test_a_newcomer_learns_how_to_begin_and_then_that_all_is_well(
         assert "1 POST request in the last 24 hours got 404 at a path" in run(capsys, "doctor")[1]
         assert post(url, SONNET, CHAT) == 200
         told = run(capsys, "doctor")[1]
+        code, found = findings(capsys, "--url", upstream.url)
+        assert (code, found["no-proxy"]["lines"]) == (1, [f"condenser doctor --url {url}"])
+        note = OTHER._replace(configured=DEFAULT, started=LATER, token=TOKEN)
+        with running_proxy(upstream.url, admin={"token": TOKEN}) as newer, noted(note._replace(url=newer.url)):
+            found = findings(capsys)[1]
+    assert found["several"]["text"] == f"2 proxies of yours run here. This is about the one at {newer.url}."
+    assert found["several"]["lines"] == [f"condenser doctor --url {url}"]
     assert "ok     1 request came in the last 24 hours: 1 by chat. None was condensed." in told
     assert "strategy mask+extract,\n       window 200,000 (bundled table), at most " in told
     assert max(map(len, (out + told).splitlines())) <= 100
@@ -156,16 +157,3 @@ def test_a_store_that_does_not_work_and_a_token_that_is_missing_are_faults(
         assert (code, found["hidden"]["remedy"][:12]) == (1, "give --token")
         code, found = findings(capsys, "--url", proxy.url, "--token", TOKEN, "--hours", "500")
         assert (code, found["hidden"]["remedy"]) == (1, "give --hours from 1 to 192.")
-
-
-def test_another_server_is_no_proxy_and_those_that_run_are_named(
-    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with behind(upstream, tmp_path / "store") as url:
-        code, found = findings(capsys, "--url", upstream.url)
-        assert (code, found["no-proxy"]["lines"]) == (1, [f"condenser doctor --url {url}"])
-        note = OTHER._replace(configured=DEFAULT, started=LATER, token=TOKEN)
-        with running_proxy(upstream.url, admin={"token": TOKEN}) as newer, noted(note._replace(url=newer.url)):
-            found = findings(capsys)[1]
-    assert found["several"]["text"] == f"2 proxies of yours run here. This is about the one at {newer.url}."
-    assert found["several"]["lines"] == [f"condenser doctor --url {url}"]

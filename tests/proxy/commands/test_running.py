@@ -44,20 +44,6 @@ def note_folder(tmp_path: Path) -> Path:
     return tmp_path / f"condenser-{os.getuid()}"
 
 
-def test_a_proxy_is_found_by_its_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "of another program"))
-    with serving(tmp_path / "store") as url:
-        await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
-        assert f" at {url} is ready;" in run(capsys, "status")[1]
-        code, out, err = run(capsys, "sessions", "list")  # with the token that is found beside it
-    assert (code, err) == (0, "")
-    assert out.startswith("SESSION")
-    refused = f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n"
-    assert run(capsys, "healthcheck") == (1, "", refused)
-
-
 def test_a_token_that_a_proxy_made_for_itself_is_used_by_the_commands_of_its_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,17 +70,6 @@ def test_of_several_proxies_the_configured_or_newest_is_found() -> None:
         assert find_proxy() == newer
 
 
-@pytest.fixture
-def two_proxies(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[tuple[str, str]]:
-    """The addresses of two proxies, of which the second started last and has a session `s`."""
-    words = ("--upstream", upstream.base_url)
-    with serving(tmp_path / "first", *words) as first, serving(tmp_path / "second", *words) as second:
-        headers = {"X-Condenser-Session": "s", "Authorization": "Bearer sk-first"}
-        asked = {"model": MODEL, "messages": chat(2)}
-        assert httpx.post(f"{second}/v1/chat/completions", json=asked, headers=headers).status_code == 200
-        yield first, second
-
-
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """`run`, as a process that has said nothing yet."""
     proxy_client._say_once.cache_clear()
@@ -112,10 +87,29 @@ def typed(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_where_several_run_a_command_says_which_it_asks_and_asks_before_it_deletes(
-    two_proxies: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_commands_find_the_proxies_that_run_and_ask_before_they_delete(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = two_proxies
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "of another program"))
+    words = ("--upstream", upstream.base_url)
+    with serving(tmp_path / "first", *words) as first:
+        await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
+        assert f" at {first} is ready;" in run(capsys, "status")[1]
+        code, out, err = run(capsys, "sessions", "list")  # with the token that is found beside it
+        assert (code, err) == (0, "")
+        assert out.startswith("SESSION")
+        with serving(tmp_path / "second", *words) as second:
+            headers = {"X-Condenser-Session": "s", "Authorization": "Bearer sk-first"}
+            asked = {"model": MODEL, "messages": chat(2)}
+            assert httpx.post(f"{second}/v1/chat/completions", json=asked, headers=headers).status_code == 200
+            assert_the_newer_is_asked(first, second, capsys, monkeypatch)
+    refused = f"condenser: no proxy answers at {DEFAULT}: connection refused; --url names another address\n"
+    assert run(capsys, "healthcheck") == (1, "", refused)
+
+
+def assert_the_newer_is_asked(
+    first: str, second: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = f"proxy {second} (one of 2 running here; --url picks another)\n"
     code, out, err = command(capsys, "sessions", "list")
     assert (code, len(out.splitlines()), err) == (0, 2, said)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.serve import gives_the_key_away
+from proxy.commands.serve import gives_the_key_away, prepare
 from proxy.settings import Settings
 
 WITH_KEY = {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk-operator"}
@@ -51,6 +51,13 @@ def test_a_refusal_shows_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     said = capsys.readouterr().err
     assert all(word in said for word in ("127.0.0.1", "upstream.api_key", "tenant.from", "open_to_all"))
     assert "sk-operator" not in said
+
+
+def test_who_may_use_an_operators_key_is_said_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(settings(host="0.0.0.0", open_to_all=True))
+    [line] = [line.split(" ", 2)[2] for line in capsys.readouterr().err.splitlines() if " WARNING " in line]
+    assert line.startswith("anyone who reaches 0.0.0.0:")
+    assert "sk-operator" not in line
 
 
 def no_database(tmp_path: Path) -> Path:
