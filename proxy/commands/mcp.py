@@ -45,6 +45,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    made(arguments).run()
+
+
+def made(arguments: argparse.Namespace) -> MCPServer:
+    """The server; raises `SettingsError`."""
     try:
         from mcp.server import MCPServer
     except ModuleNotFoundError as error:
@@ -53,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError(_NO_EXTRA) from None
     server = MCPServer("condenser", version=VERSION, instructions=_INSTRUCTIONS, log_level="WARNING")
     _add_tools(server, arguments.url, credential(arguments.key_from, os.environ), arguments.session)
-    server.run()
+    return server
 
 
 def credential(variable: str | None, environment: Mapping[str, str]) -> dict[str, str]:

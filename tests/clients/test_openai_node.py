@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,22 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
+
+
+@contextmanager
+def answering(script: str) -> Iterator[Callable[[Any], Any]]:
+    """Asks a process of Node, which answers each line of JSON with another."""
+    assert NODE is not None
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([NODE, script], cwd=HERE, env={"PATH": os.environ["PATH"]}, text=True, **pipes) as process:
+
+        def ask(given: Any) -> Any:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(given), file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield ask
 
 
 @contextmanager

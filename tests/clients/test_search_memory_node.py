@@ -1,16 +1,13 @@
 """The official openai package for Node before a model that searches its memory, run by node/search_memory.mjs."""
 
-import json
-import os
-import subprocess
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.clients.searching import HEADERS, HISTORY, POSITIONS, QUESTION, TOOLS, TURNS, check, script
-from tests.clients.test_openai_node import HERE, INSTALLED, NODE
+from tests.clients.test_openai_node import HERE, INSTALLED, NODE, answering
 from tests.support.proxy import Proxy
-from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.skipif(
@@ -19,22 +16,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def converse(proxy: Proxy, streamed: bool) -> list[str | None]:
-    """What the client prints: the text of each reply."""
-    assert NODE is not None
-    conversation: dict[str, Any] = {"headers": HEADERS, "history": [*HISTORY, QUESTION], "tools": TOOLS, "turns": TURNS}
-    command = [NODE, "search_memory.mjs", proxy.base_url, json.dumps({**conversation, "streamed": streamed})]
-    environment = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    texts: list[str | None] = json.loads(done.stdout)
-    return texts
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Callable[[Any], Any]]:
+    with answering("search_memory.mjs") as asking:
+        yield asking
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("position", POSITIONS)
-def test_it_sees_nothing_of_a_search(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
+def test_it_sees_nothing_of_a_search(
+    ask: Callable[[Any], Any], proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool
+) -> None:
     script(proxy, upstream, position, streamed=streamed)
-    check(proxy, upstream, converse(proxy, streamed), position)
+    conversation = {"headers": HEADERS, "history": [*HISTORY, QUESTION], "tools": TOOLS, "turns": TURNS}
+    check(proxy, upstream, ask({"baseURL": proxy.base_url, **conversation, "streamed": streamed}), position)

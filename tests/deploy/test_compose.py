@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema
 import pytest
@@ -21,7 +21,6 @@ from pydantic import BaseModel
 from tests.deploy import repository
 from tests.deploy.dockerfile import arguments, stages
 from tests.support.ports import free_port
-from tests.support.redis_server import await_true
 from tests.support.signals import BOUND
 
 COMPOSE: dict[str, Any] = yaml.safe_load((repository.ROOT / "docker-compose.yml").read_text())
@@ -169,26 +168,24 @@ def test_the_stack_starts_and_is_healthy_on_whatever_port_it_serves(key: dict[st
     environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     redis = [*interpolated(REDIS["command"]), "--port", str(store), "--dir", str(tmp_path)]
     serve = [*image.last("ENTRYPOINT").words(), *image.last("CMD").words(), "--port", str(free_port())]
-    with running(redis, environment), running(serve, environment):
-        check = PROXY["healthcheck"]["test"][1:]
-        await_true(
-            lambda: subprocess.run(check, env=environment, check=False).returncode == 0,
-            "the proxy is healthy",
-            poll=1.0,
-        )
-        status = subprocess.run(["condenser", "status"], env=environment, check=True, capture_output=True, text=True)
-    assert re.search(rf"Sessions are kept in redis://\S+:{store}/0, which works\.", status.stdout), (
-        status.stdout
-    )  # by its note
+    with running(redis, environment) as log:
+        assert any("Ready to accept connections" in line for line in log)
+        with running(serve, environment) as output:
+            assert output.readline().startswith("condenser listens on ")
+            subprocess.run(PROXY["healthcheck"]["test"][1:], env=environment, check=True)
+            told = subprocess.check_output(["condenser", "status"], env=environment, text=True)
+    assert re.search(rf"Sessions are kept in redis://\S+:{store}/0, which works\.", told), told  # by its note
 
 
 @contextmanager
-def running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
+def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]]:
+    """The output of a command that runs."""
     if shutil.which(command[0], path=environment["PATH"]) is None:
         pytest.skip(f"no {command[0]} here")
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            yield
+            yield process.stdout
         finally:
             process.terminate()
             process.wait(2 * BOUND)

@@ -15,7 +15,7 @@ from tests.support.upstream import ScriptedUpstream
 
 SUMMARY = "<summary>The user asked many questions, and each was answered because of this.</summary>"
 VOTE = "<reasoning>The stage is not over.</reasoning><decision>NO</decision>"
-PRICES = "[[models]]\nmatch = 'm'\nwindow = 2048\nprices = { input = 1000.0, output = 1000.0 }\n"
+PRICES = "[[models]]\nmatch = 'm'\nwindow = 1024\nprices = { input = 1000.0, output = 1000.0 }\n"
 
 
 def answer(exchange: Exchange) -> Any:
@@ -26,7 +26,7 @@ def answer(exchange: Exchange) -> Any:
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Two recorded conversations, and settings with prices."""
     talks, settings = tmp_path / "talk.jsonl", tmp_path / "condenser.toml"
-    talks.write_text("".join(json.dumps({"messages": questions_and_answers(turns)}) + "\n" for turns in (40, 36)))
+    talks.write_text("".join(json.dumps({"messages": questions_and_answers(turns)}) + "\n" for turns in (20, 16)))
     settings.write_text(PRICES)
     monkeypatch.setenv(CONFIG_VARIABLE, str(settings))
     return str(talks)
