@@ -306,16 +306,17 @@ class Preparer:
     async def _store_outcome(self, result: RunResult, decision: Decision, verdict: Verdict | None) -> None:
         """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
         context, base = decision.context, decision.base
-        session, stored = context.recognised.session, None
-        if result.condensation is None:
-            is_failure = result.asked_model or verdict is not None
-            reason = result.reason if is_failure else ""
+        session, stored, made = context.recognised.session, None, result.condensation
+        reason = result.reason if result.asked_model or (made is None and verdict is not None) else ""
+        if reason:
+            told = (" by a model" if made else "") + (" after a YES" if verdict else "")
+            _log.warning("no record was prepared%s: %s", told, reason)
+        if made is None:
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
             self._failed_tries.put(context.branch_work_key, failed)
             if reason:
                 stored = failed
-                _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
         had_failed = session is not None and session.failed_try is not None
         if result.own_tokens or stored or had_failed:
             await self.keeper.amend(

@@ -83,6 +83,12 @@ class Condensation:
         return not self.is_opaque or self.maker == maker
 
     @property
+    def fallback_reason(self) -> str:
+        """Why rules wrote its record in place of a model; "" if they did not."""
+        stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))
+        return next((str(stage["fallback_reason"]) for stage in stages if stage.get("fallback_reason")), "")
+
+    @property
     def dropped(self) -> frozenset[int]:
         """The chain indices of messages that its strategies left out of view and record on purpose."""
         stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))

@@ -1,5 +1,6 @@
 """The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -9,14 +10,15 @@ from urllib.parse import urlencode
 
 import pytest
 
+from proxy.commands.sessions import lines_of
 from proxy.dashboard import overview
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, is_valid_cookie, new_code, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
-from tests.support.admin_api import admin, only_place
+from tests.support.admin_api import admin, only_place, only_session
 from tests.support.replies import error
-from tests.support.stage import Stage, body_of, chat, controls, is_vote, proxy_with_upstream, vote
+from tests.support.stage import Stage, body_of, chat, controls, is_vote, proxy_with_upstream, rounds_over, summary, vote
 from tests.support.wire import Answer
 
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -82,6 +84,22 @@ def test_every_page_forbids_what_it_does_not_need_and_its_cookie_is_for_no_scrip
             assert answer.header("cache-control") == "no-store"
         exported = page(stage, f"pages/{path}?export=1", cookie).json()
         assert exported == admin(stage, f"/_condenser/{path}", token="operator").json()
+
+
+def test_a_record_that_rules_wrote_in_a_models_place_says_why_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with proxy_with_upstream(strategy="semantic", answers=lambda _: summary(""), admin={"token": "operator"}) as stage:
+        for tokens in (2_510, 3_050):  # past `prepare`, then at the trigger
+            answer = stage.ask(chat(rounds_over(tokens)), controls(session="garden"))
+            stage.proxy.quiet()
+        assert answer.action == "condensed"
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert warnings == ["no record was prepared by a model: summary-empty"]
+        assert " condensed by threshold, record by rules ready: summary-empty, +" in caplog.text
+        shown = " ".join(lines_of(only_session(stage.proxy.url, token="operator")))
+        assert ": used, semantic by threshold, record by rules: summary-empty," in " ".join(shown.split())
+        body = page(stage, f"pages/{session_of(stage)}", signed_in(stage)).body
+        assert b"Record by rules: <code>summary-empty</code>." in body
 
 
 def test_a_form_of_another_page_or_without_its_token_changes_nothing() -> None:
