@@ -1,12 +1,11 @@
 """The official openai package for Node before a model that searches its memory, run by node/search_memory.mjs."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from tests.clients.searching import HEADERS, HISTORY, POSITIONS, QUESTION, TOOLS, TURNS, check, script
-from tests.clients.test_openai_node import HERE, INSTALLED, NODE, answering
+from tests.clients.test_openai_node import HERE, INSTALLED, NODE, Driver, driving
 from tests.support.proxy import Proxy
 from tests.support.upstream import ScriptedUpstream
 
@@ -17,16 +16,16 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Callable[[Any], Any]]:
-    with answering("search_memory.mjs") as asking:
-        yield asking
+def node() -> Iterator[Driver]:
+    with driving("search_memory.mjs") as driver:
+        yield driver
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("position", POSITIONS)
 def test_it_sees_nothing_of_a_search(
-    ask: Callable[[Any], Any], proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool
+    node: Driver, proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool
 ) -> None:
     script(proxy, upstream, position, streamed=streamed)
     conversation = {"headers": HEADERS, "history": [*HISTORY, QUESTION], "tools": TOOLS, "turns": TURNS}
-    check(proxy, upstream, ask({"baseURL": proxy.base_url, **conversation, "streamed": streamed}), position)
+    check(proxy, upstream, node.ask({"baseURL": proxy.base_url, **conversation, "streamed": streamed}), position)

@@ -1,17 +1,12 @@
-// Runs one scenario of the official openai client for Node against a base URL and prints its outcome as JSON.
-//
-//   node driver.mjs BASE_URL SCENARIO
+// Runs scenarios of the official openai client for Node: each line of the input is one, as JSON: baseURL, scenario. It is
+// answered by a line with its outcome.
 //
 // A scenario that must be seen in the middle prints a line before its last one; the test reads line by line.
+import { createInterface } from "node:readline";
 import OpenAI, { toFile } from "openai";
 
-const [baseURL, scenario] = process.argv.slice(2);
-const client = new OpenAI({
-  baseURL,
-  apiKey: "sk-tests",
-  maxRetries: 0,
-  defaultHeaders: { "X-Condenser-Session": "node-tests", "X-Condenser-Strategy": "mask+half-window" },
-});
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+let client;
 const model = "scripted-1";
 const messages = [{ role: "user", content: "Grüezi 👋" }];
 const base = { model, messages };
@@ -45,10 +40,9 @@ const scenarios = {
     const stream = await chat({ stream: true });
     for await (const chunk of stream) {
       print({ first: chunk.choices[0].delta });
-      break; // leaving the loop aborts the request; the process stays until the test lets it go
+      break; // leaving the loop aborts the request; nothing else happens until the test says so
     }
-    await new Promise((resolve) => process.stdin.once("data", resolve));
-    process.stdin.destroy();
+    await lines.next();
     return "left";
   },
   upload: async () => {
@@ -58,11 +52,16 @@ const scenarios = {
   responses: async () => (await client.responses.create({ model, input: "hi" })).output_text,
 };
 
-try {
-  print({ ok: await scenarios[scenario]() });
-} catch (error) {
-  if (!(error instanceof OpenAI.APIError)) throw error;
-  const { status, code, message } = error;
-  const retryAfter = error.headers?.get("retry-after") ?? null;
-  print({ error: { kind: error.constructor.name, status, code, message, retryAfter, body: error.error } });
+for await (const line of lines) {
+  const { baseURL, scenario } = JSON.parse(line);
+  const defaultHeaders = { "X-Condenser-Session": "node-tests", "X-Condenser-Strategy": "mask+half-window" };
+  client = new OpenAI({ baseURL, apiKey: "sk-tests", maxRetries: 0, defaultHeaders });
+  try {
+    print({ ok: await scenarios[scenario]() });
+  } catch (error) {
+    if (!(error instanceof OpenAI.APIError)) throw error;
+    const { status, code, message } = error;
+    const retryAfter = error.headers?.get("retry-after") ?? null;
+    print({ error: { kind: error.constructor.name, status, code, message, retryAfter, body: error.error } });
+  }
 }
