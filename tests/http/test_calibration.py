@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -158,6 +159,7 @@ def code(dice: random.Random, tokens: int) -> str:
     return "\n".join(f"    total_{one} = compute(items[{two % 10}], key='{two}')" for one, two in numbers)
 
 
+@lru_cache(maxsize=65_536)  # a conversation is counted with each of its requests
 def real_model(text: str) -> float:
     """Counts text as a small model does, by the ratios that were measured for each kind of text."""
     wide = sum(ord(character) > 0x2E80 for character in text)

@@ -117,12 +117,13 @@ class StrictMessages(ScriptedUpstream):
             body, bound=self.bound, systems=self.systems, counting=counting
         ):
             return self._bad(wrong)
-        used = count(body)
+        found = list(boundaries(body))
+        used = sum(size for _, size, _ in found)
         if counting:
             return replies.json_reply({"input_tokens": used})
         if self.window is not None and used > self.window:
             return self._overflowing(body, used, self.window)
-        return self._compacted(body) if "compaction" in body and self.compacts else self._said(body)
+        return self._compacted(body) if "compaction" in body and self.compacts else self._said(body, found)
 
     def _refusal_of_compaction(self, body: Body, beta: str) -> str:
         if "compaction" in body and self.compacts is False:
@@ -148,13 +149,13 @@ class StrictMessages(ScriptedUpstream):
         opening = [_start(_message(body, [], None, Cached(0, 0, used))), PING] if self.overflow == "late" else []
         return replies.stream(*opening, event(error(message)), done=False)
 
-    def _said(self, body: Body) -> Reply:
+    def _said(self, body: Body, found: Sequence[tuple[str, int, bool]]) -> Reply:
         said = self.script(body)
         if not isinstance(said, ScriptedAnswer):
             said = ScriptedAnswer([text(said)] if isinstance(said, str) else list(said))
         reply = name_of(json.dumps([body["messages"], body.get("system")], sort_keys=True))
         content = signed([_named(block, f"{reply}{i}") for i, block in enumerate(said.content)], body, reply)
-        whole = _message(body, content, said.stop_reason or _stop_reason(content), self.cache.serve(boundaries(body)))
+        whole = _message(body, content, said.stop_reason or _stop_reason(content), self.cache.serve(found))
         headers = [("request-id", f"req_{reply}")]
         if body.get("stream"):
             return replies.stream(*events(whole), done=False, headers=headers)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,6 +38,12 @@ class Exchange:
 
     def response_header(self, name: str) -> str | None:
         return first(self.response_headers, name)
+
+    @cached_property
+    def opening(self) -> str:
+        """The content of the first message of a whole body, which is read once."""
+        messages = self.json()["messages"]
+        return str(messages[0].get("content", "")) if messages else ""
 
     def json(self) -> Any:
         return loads(self.body.decode())

@@ -118,13 +118,14 @@ class StrictResponses(ScriptedUpstream):
         if wrong is not None:
             return self._bad(wrong)
         assert not isinstance(whole, Refusal)
-        used = sum(size for _, size, _ in boundaries(whole, self.known))
+        found = list(boundaries(whole, self.known))
+        used = sum(size for _, size, _ in found)
         if exchange.path.endswith(COUNT):
             return replies.json_reply({"object": "response.input_tokens", "input_tokens": used})
         if self.window is not None and used > self.window:
             return self._overflowing(whole)
         is_compacted = exchange.path.endswith(COMPACT)
-        return _compacted(whole, used, compacted(whole, self.known)) if is_compacted else self._said(body, whole)
+        return _compacted(whole, used, compacted(whole, self.known)) if is_compacted else self._said(body, whole, found)
 
     def _lacking(self, body: Json) -> Refusal | None:
         """The refusal of a form of compaction that the server does not know, in the words of CLIProxyAPI#3414."""
@@ -165,7 +166,7 @@ class StrictResponses(ScriptedUpstream):
             ending = {"type": "response.failed", "response": {**begun, "status": "failed", "error": told}}
         return replies.stream(*map(event, _numbered([*_opening(begun), ending])), done=False)
 
-    def _said(self, asked: Body, body: Body) -> Reply:
+    def _said(self, asked: Body, body: Body, found: Sequence[tuple[str, int, bool]]) -> Reply:
         is_trigger = kind_of(body["input"][-1]) == TRIGGER
         said = [_opaque(compacted(body, self.known))] if is_trigger else self.script(body)
         if not isinstance(said, ScriptedAnswer):
@@ -174,7 +175,7 @@ class StrictResponses(ScriptedUpstream):
         output = produced([_named(item, f"{reply}{i}") for i, item in enumerate(said.output)], body, self.known)
         response = _response(body, output, "incomplete" if said.incomplete else "completed", said.incomplete)
         response["id"] = f"resp_{reply}"
-        response["usage"] = self._usage(body, output)
+        response["usage"] = self._usage(found, output)
         if removed := mismatched(body, self.known):
             response["input_transformations"] = removed
         if body.get("store") is not False:
@@ -183,8 +184,8 @@ class StrictResponses(ScriptedUpstream):
             return replies.stream(*map(event, _numbered(events(response))), done=False)
         return replies.json_reply(response)
 
-    def _usage(self, body: Body, output: Sequence[Json]) -> Json:
-        cached = self.cache.serve(boundaries(body, self.known))
+    def _usage(self, found: Sequence[tuple[str, int, bool]], output: Sequence[Json]) -> Json:
+        cached = self.cache.serve(found)
         thought = sum(tokens(item["summary"]) for item in output if kind_of(item) == "reasoning")
         written = thought + sum(tokens(item) for item in output if kind_of(item) != "reasoning")
         return {

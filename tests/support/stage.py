@@ -17,6 +17,7 @@ from proxy.tokens.counter import Counter, Tokenizers
 from strategies.dialects.chat import SYSTEM_ROLES
 from strategies.prompts import prompt
 from tests.support import replies, wire
+from tests.support.prefixes import remembered
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
@@ -47,7 +48,12 @@ def counter() -> Counter:
 def count(body: Mapping[str, Any]) -> int:
     """Tokens of a whole request as the proxy's own tokenizer has them."""
     has_system = any(each["role"] in SYSTEM_ROLES for each in body["messages"])
-    return sum(counter().message(each) for each in body["messages"]) + counter().overhead(body, has_system=has_system)
+    return sum(map(_tokens, body["messages"])) + counter().overhead(body, has_system=has_system)
+
+
+@remembered
+def _tokens(message: Message) -> int:
+    return counter().message(message)
 
 
 def rounds_over(tokens: int) -> int:
@@ -71,8 +77,7 @@ def is_own(exchange: Exchange) -> bool:
 
 
 def _system(exchange: Exchange) -> str:
-    messages = exchange.json()["messages"] if exchange.path == CHAT else []
-    return str(messages[0].get("content", "")) if messages else ""
+    return exchange.opening if exchange.path == CHAT else ""
 
 
 def vote(decision: str, reasoning: str = "The beds are planned.") -> Reply:
