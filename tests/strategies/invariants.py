@@ -48,19 +48,20 @@ def orphans_and_gaps(bodies: Iterable[dict[str, Any]], *, systems: bool = False)
     With `systems`, a system message separates calls from results as any other does; else it is not looked at.
     """
     found: Counter[tuple[str, str]] = Counter()
-    waiting: Counter[str] = Counter()
-    for body in bodies:
+    waiting: list[str] = []
+    for body in [*bodies, {"role": "end"}]:
         if body["role"] in ("system", "developer") and not systems:
             continue
         if body["role"] in ("tool", "function"):
             answers = str(body.get("tool_call_id") or "")
-            found["orphan", answers] += waiting[answers] <= 0
-            waiting[answers] -= 1
+            if answers in waiting:
+                waiting.remove(answers)
+            else:
+                found["orphan", answers] += 1
         else:
-            found.update({("gap", name): left for name, left in waiting.items() if left > 0})
-            waiting = Counter(_call_ids(body))
-    found.update({("gap", name): left for name, left in waiting.items() if left > 0})
-    return +found
+            found.update(("gap", name) for name in waiting)
+            waiting = _call_ids(body)
+    return found
 
 
 def _call_ids(body: dict[str, Any]) -> list[str]:
@@ -69,9 +70,11 @@ def _call_ids(body: dict[str, Any]) -> list[str]:
 
 
 def _pairs(sent: Sequence[dict[str, Any]], transcript: Transcript) -> Iterator[str]:
-    given = [json.loads(message.raw) for message in _as_given(transcript)]
     for systems in (False, True):
-        added = orphans_and_gaps(sent, systems=systems) - orphans_and_gaps(given, systems=systems)
+        added = orphans_and_gaps(sent, systems=systems)
+        if added:
+            given = (json.loads(message.raw) for message in _as_given(transcript))
+            added -= orphans_and_gaps(given, systems=systems)
         if added:
             yield f"calls and results do not match{', system messages considered' * systems}: {dict(added)}"
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LENGTH = 12_000
+LENGTH = 8_000
 UNNOTICED = 0.0005
 """Seconds: what is read in less is not in proportion to the square of `LENGTH`."""
 MOST = 8
