@@ -4,8 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from proxy.request import operators
 from tests.support.redis_server import RedisServer
 from tests.support.stage import Stage, proxy_with_upstream
+
+
+@pytest.fixture(autouse=True)
+def a_wrong_token_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it waits is held where `Operators` is tested."""
+    monkeypatch.setattr(operators, "_LATE", 0.0)
 
 
 @pytest.fixture
