@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, fields
-from functools import reduce
+from functools import partial, reduce
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from proxy.commands.running import find_proxy
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
+from proxy.discovery import Discovered
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
@@ -38,7 +39,7 @@ from proxy.settings.loading import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
-from proxy.tokens.models import bundled_table, no_stated_window
+from proxy.tokens.models import StatedWindow, bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
@@ -93,18 +94,22 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
     report.add("settings", "ok")
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
-        try:
-            used = _without_files(settings) if offline else settings
-            built = await stack.enter_async_context(open_services(used))
-        except (StoreError, OSError, ValueError) as error:
-            report.add("store", f"{redacted(settings.store.url)}: {in_words(error)}", ok=False)
-        else:
+        used = _without_files(settings) if offline else settings
+        if (built := await _opened(used, stack, report)) is not None:
             await _check_store(settings, built, report)
+        else:
+            # What else is checked needs nothing that is stored.
+            in_memory = settings.store.model_copy(update={"url": "memory://"})
+            built = await _opened(settings.model_copy(update={"store": in_memory}), stack, report)
+        if built is not None:
             _check_tokenizers(built, report)
             for each in () if offline else built.destinations:
                 await _check_upstream(built, each, report)
-            if checked and report.document["ok"]:
-                discovered = await _add_calibration(built, checked.model, report, offline=offline)
+            if checked:
+                scope = LessonScope(checked.model, upstream=_upstream_of(built, checked.model).base_url)
+                discovered = partial(_window_of, built.discovered[scope.upstream])
+                if report.document["ok"]:
+                    await _add_calibration(built, scope, report)
     running = None if offline else find_proxy()
     if running is not None:
         report.add("running", running.url)
@@ -115,20 +120,21 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
         report.say(*budget_lines(checked, discovered))
 
 
-async def _add_calibration(built: Services, model: str, report: Report, *, offline: bool) -> WindowLookup:
-    """Adds the model's server, and how well the tokenizer's count and the length predict the upstream's count.
+async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> Services | None:
+    try:
+        return await stack.enter_async_context(open_services(settings))
+    except (StoreError, OSError, ValueError) as error:
+        report.add("store", f"{redacted(settings.store.url)}: {in_words(error)}", ok=False)
+        return None
 
-    Returns the lookup of the windows that the server states.
-    """
-    asks = built.settings.upstream.discover and not offline
-    scope = LessonScope(model, upstream=_upstream_of(built, model).base_url)
-    server = built.discovered[scope.upstream]
-    if asks:
-        await server.ask()
-        report.add("server", server.kind or "reports no context length, or only with a credential")
-        for said in server.advice:
-            report.add("server", said)
-    counted = built.tokenizers.for_model(model, ChatCounter).cache_key
+
+def _window_of(server: Discovered, asked: LessonScope) -> StatedWindow | None:
+    return server.window(asked.model)
+
+
+async def _add_calibration(built: Services, scope: LessonScope, report: Report) -> None:
+    """Adds how well the tokenizer's count and the length predict the upstream's count of a model."""
+    counted = built.tokenizers.for_model(scope.model, ChatCounter).cache_key
     figures = await built.calibrator.figures(scope, counted)
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
     first, later = ("unknown" if each is None else f"{each:.1%}" for each in (figures.first_error, figures.later_error))
@@ -137,7 +143,6 @@ async def _add_calibration(built: Services, model: str, report: Report, *, offli
         f" error of the count {first} at first requests, {later} later"
     )
     report.add("calibration", "nothing learned yet" if figures == OWN else said)
-    return (lambda asked: server.window(asked.model)) if asks else no_stated_window
 
 
 def _upstream_of(built: Services, model: str) -> Destination:
@@ -177,9 +182,9 @@ async def _check_store(settings: Settings, built: Services, report: Report) -> N
 
 
 async def _check_upstream(built: Services, upstream: Destination, report: Report) -> None:
-    url, has_key = shown([upstream]), upstream.api_key is not None
-    if len(built.destinations) > 1:
-        url = f"{upstream.name}: {url}"
+    """Adds whether an upstream answers, and what its server says of itself."""
+    named = f"{upstream.name}: " if len(built.destinations) > 1 else ""
+    url, has_key = named + shown([upstream]), upstream.api_key is not None
     try:
         status = await built.upstream.probe(upstream)
     except UpstreamUnavailable as error:
@@ -190,6 +195,11 @@ async def _check_upstream(built: Services, upstream: Destination, report: Report
         note = f" (it refuses the api_key of '{upstream.name}')" if has_key else " (it needs a key, which callers send)"
     is_well = status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
     report.add("upstream", f"{url}: answers {status}{note}", ok=is_well)
+    if is_well and built.settings.upstream.discover:
+        server = built.discovered[upstream.base_url]
+        await server.ask()
+        for said in (server.kind or "reports no context length, or only with a credential", *server.advice):
+            report.add("server", named + said)
 
 
 def _without_files(settings: Settings) -> Settings:

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def test_a_check_covers_all_parts(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["settings", "store", "tokenizer", "tokenizer", "upstream"]
+    parts = ["settings", "store", "tokenizer", "tokenizer", "upstream", "server"]
+    assert [line.split()[0] for line in out.splitlines()] == parts
     assert "memory://: ok" in out
     assert "cl100k_base: ready, loaded when it is first needed" in out
     assert "o200k_base: loaded" in out
@@ -101,6 +102,21 @@ def test_a_store_or_key_that_cannot_be_opened_fails_the_check(
     assert "store-" in out
 
 
+def test_a_store_that_cannot_be_read_keeps_no_upstream_from_being_asked(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"/v1/models": pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}
+    upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
+    (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
+    store = f"sqlite:///{tmp_path / 's.db'}"
+    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", store, "--model", "gemma4")
+    assert code == 1
+    assert f"store       {store}: store-" in out
+    assert f"upstream    {upstream.base_url}: answers 200\nserver      Ollama\n" in out
+    assert "  window    4,096 (stated by Ollama)\n" in out
+    assert "calibration" not in out
+
+
 def test_a_check_offline_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "s.db"
     code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
@@ -143,7 +159,9 @@ def test_a_rank_file_that_is_missing_is_reported_before_it_is_needed(
 
 def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tenant.key").mkdir()
-    code, out, err = run(capsys, "check", "--store", f"sqlite:///{tmp_path}/s.db")
+    code, out, err = run(
+        capsys, "check", "--upstream", "http://127.0.0.1:9/v1", "--store", f"sqlite:///{tmp_path}/s.db"
+    )
     assert code == 1
     assert f"{tmp_path}/tenant.key: Is a directory\n" in out
     assert "Traceback" not in err
@@ -234,7 +252,7 @@ def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, caps
     props = {**pages.LLAMA_CPP_PROPS, "total_slots": 1, "chat_template_caps": {"supports_tools": False}}
     said = {"/v1/models": pages.LLAMA_CPP, "/props": props}
     upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
-    words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "m")
+    words = ("check", "--upstream", upstream.base_url, "--store", "memory://")
     out = run(capsys, *words)[1]
     assert "one slot: calls of the proxy's own give way" in out
     assert "its chat template shows the model no tools" in out
