@@ -90,16 +90,17 @@ class RequestLine:
             values = self.exchange.request.body.values
             has_tools = bool(values.get("tools") or values.get("functions"))
             line = account.log_line(self.exchange.decision, self.exchange.timing, has_tools=has_tools)
-            what, upstream = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.exchange.timing.upstream
+            what, timing = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.exchange.timing
+            upstream, again = timing.upstream, f", sent {timing.sends} times" if timing.sends > 1 else ""
         else:
             place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
             what = f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
-            upstream = self.upstream_ms
+            upstream, again = self.upstream_ms, ""
         parts = [
             f"{self.status or '-'} {what}",
             f"error {self.error}" if self.error else "",
             "" if self.is_complete else "broken off",
-            f"upstream {upstream:.0f} ms" if upstream else "",
+            f"upstream {upstream:.0f} ms{again}" if upstream else "",
             f"{self.seconds * 1000:.0f} ms in all",
             f"tenant {self.tenant}" if self.tenant else "",
             f"by {self.operator}" if self.operator else "",

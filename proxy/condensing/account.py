@@ -29,12 +29,13 @@ from strategies.core.pieces import Literal, PieceKind
 
 @dataclass(slots=True)
 class Timing:
-    """Milliseconds of each part of the work, as `Server-Timing` gives them."""
+    """Milliseconds of each part of the work, as `Server-Timing` gives them, and how often the request was sent."""
 
     session: float = 0.0
     count: float = 0.0
     condense: float = 0.0
     upstream: float = 0.0
+    sends: int = 0  # more than one if the upstream refused it first
 
     def header(self) -> str:
         ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
@@ -199,6 +200,7 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         "count_ms": round(timing.count, 2),
         "condense_ms": round(timing.condense, 2),
         "upstream_ms": round(timing.upstream, 2),
+        "sends": timing.sends,
     }
 
 

@@ -222,6 +222,7 @@ class Exchange:
         """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`."""
         attempt, decision, started = self._attempt, self._attempt.decision, perf_counter()
         await self._parts.refusals.room_for(attempt)
+        self.timing.sends += 1
         reply = await send_body(decision.body)
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
         # No window is so small that a shorter prompt is refused for its length, but a cache may be full of others.

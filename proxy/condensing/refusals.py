@@ -199,6 +199,7 @@ class Refusals:
         """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
         if Step.REPEATED in refused.tried:
             return None
+        _log.info("the cache of %s was full; the request is sent again as it is", label(refused.context.request.model))
         await self.pause()
         return refused._replace(tried=refused.tried | {Step.REPEATED})
 

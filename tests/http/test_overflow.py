@@ -1,6 +1,7 @@
 """An upstream that refuses a prompt for its length: the window is learned, and the client gets its reply."""
 
 import gzip
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -273,7 +274,8 @@ def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Ite
         yield stage
 
 
-def test_a_full_cache_pool_is_asked_once_more() -> None:
+def test_a_full_cache_pool_is_asked_once_more_and_the_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     in_stream = replies.stream(
         replies.sse({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
     )
@@ -284,6 +286,11 @@ def test_a_full_cache_pool_is_asked_once_more() -> None:
             assert [each.body for each in stage.forwarded[-2:]] == [stage.sent[-1]] * 2
             assert stage.ask(chat(9), controls(session="s")).window == "4096"
             assert stage.last_view == chat(9)
+            stage.proxy.served()
+        assert caplog.text.count(f"the cache of {MODEL} was full; the request is sent again as it is") == 1
+        lines = [each for each in caplog.messages if f" {MODEL} s main " in each]
+        assert [", sent 2 times, " in each for each in lines] == [True, False]
+        caplog.clear()
 
 
 def test_a_full_cache_pool_is_passed_on() -> None:
