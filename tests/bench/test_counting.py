@@ -14,7 +14,7 @@ from tests.support.histories import agent_history
 from tests.support.planning import counted
 from tests.support.transcripts import WORDS, Words
 
-SHORT, LONG = 400, 2_000
+SHORT, LONG = 200, 1_000
 AT_MOST = 5.5
 """Five times the rounds, and a tenth for what is rounded."""
 

@@ -91,7 +91,7 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
     def shared_cache(_: LessonScope) -> None:
         threads.append(threading.current_thread())
 
-    await attempt(upstream, rounds=400, using=policy(window=40_000), shared_cache=shared_cache)
+    await attempt(upstream, rounds=100, using=policy(window=10_000), shared_cache=shared_cache)
     assert threads
     assert threading.main_thread() not in threads
 
