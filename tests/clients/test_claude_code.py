@@ -35,8 +35,8 @@ PATIENCE = 200  # seconds for one run of Claude Code, which takes about ten
 class Counting:
     """A model that has the shell count, again and again, and then is done."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    def __init__(self, rounds: int = ROUNDS) -> None:
+        self.rounds, self.step = rounds, 0
 
     def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
         if is_own(body):
@@ -44,7 +44,7 @@ class Counting:
         if "create a detailed summary of" in json.dumps(body["messages"][-2:]):
             return f"<analysis>\nI think of what was counted.\n</analysis>\n\n<summary>\n{SUMMARY}\n</summary>"
         self.step += 1
-        if self.step > ROUNDS:
+        if self.step > self.rounds:
             return [thinking("Done."), text("All is counted.")]
         command = f"seq {self.step} {self.step + 900}"
         return [thinking(f"Step {self.step}."), tool_use("Bash", {"command": command, "description": "Counts"})]
@@ -104,7 +104,7 @@ def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(strategy:
 def test_a_claude_code_that_compacts_by_itself_stays_on_its_branch(tmp_path: Path) -> None:
     early = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "30"}
     with (
-        StrictMessages(Counting()) as upstream,
+        StrictMessages(Counting(3 * ROUNDS // 4)) as upstream,
         running_proxy(upstream.url, strategy="mask+extract", window=4 * WINDOW) as proxy,
     ):
         assert run(proxy.url, tmp_path, **early) == "All is counted."

@@ -33,8 +33,8 @@ PATIENCE = 200  # seconds for one run of Codex, which takes about seven
 class Reviewer:
     """A model that has one module read after another, sometimes two in one reply, and then is done."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    def __init__(self, rounds: int = ROUNDS) -> None:
+        self.rounds, self.step = rounds, 0
 
     def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
         if is_own(body):
@@ -42,7 +42,7 @@ class Reviewer:
         if asks_to_compact(body):
             return f"Some parts are reviewed, and ALPHA-77 holds in each of them.\n{SUMMARY}"
         self.step += 1
-        if self.step > ROUNDS:
+        if self.step > self.rounds:
             return [reasoning("Done."), message("All is reviewed.")]
         calls = [_read(self.step)] if self.step % 4 else [_read(self.step), _read(1)]
         return [reasoning(f"Thinking of part {self.step}."), message(f"I read part {self.step}."), *calls]
@@ -135,7 +135,7 @@ def assert_the_rollout_holds_what_was_sent(folder: Path, last: Mapping[str, Any]
 def test_a_codex_that_compacts_by_itself_stays_on_its_branch(name: str, tmp_path: Path) -> None:
     common = f"model_auto_compact_token_limit = 20000\n{COMMON}"
     with (
-        StrictResponses(Reviewer(), lacks=["endpoint", "trigger"]) as upstream,
+        StrictResponses(Reviewer(ROUNDS // 2), lacks=["endpoint", "trigger"]) as upstream,
         running_proxy(upstream.url, strategy="mask+extract", window=2 * WINDOW) as proxy,
     ):
         assert run(proxy, tmp_path, common, name=name) == "All is reviewed."
