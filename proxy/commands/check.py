@@ -39,12 +39,14 @@ from proxy.settings.loading import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
+from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
-from strategies.core.budget import MAX_RESERVE, USEFUL_CAP, Budget, Marks
+from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.protocol import Marking
+from strategies.core.summary import possible_cap, usual_words
 
 _STAND_IN = SecretStr("nobody is told")
 
@@ -117,7 +119,8 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
         report.say(*known_lines(known))
     if checked:
         report.document["model"] = numbers(checked, discovered)
-        report.say(*budget_lines(checked, discovered))
+        tokenizers = built.tokenizers if built else Tokenizers(settings.tokenizer.ranks_dir)
+        report.say(*budget_lines(checked, discovered, tokenizers))
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> Services | None:
@@ -249,7 +252,7 @@ class CheckedModel(NamedTuple):
         return _DEFAULT if used == default else self.source(*path)
 
 
-def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> dict[str, Any]:
+def numbers(checked: CheckedModel, discovered: WindowLookup) -> dict[str, Any]:
     """The numbers of `budget_lines` as JSON: sizes in tokens, prices of a million tokens."""
     policy = checked.policy(discovered)
     budget, stages = policy.budget, [stage for stage in policy.stages if hasattr(stage, "options")]
@@ -264,7 +267,10 @@ def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) 
     }
 
 
-def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
+USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
+
+
+def budget_lines(checked: CheckedModel, discovered: WindowLookup, tokenizers: Tokenizers) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     policy, table = checked.policy(discovered), bundled_table(config_directory() / "models.toml")
     window, budget = policy.window, policy.budget
@@ -279,11 +285,18 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
             yield f"  max input {window.max_input:,} ({known_by})"
         yield from (f"  {label:<9} {text}" for label, text in _rows(policy, budget, checked))
     yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
-    if budget is not None and budget.summary_cap < USEFUL_CAP and any(stage.asks for stage in policy.stages):
-        yield f"            a summary has at most {budget.summary_cap} tokens here, with frame and ledger: a model does"
-        yield "            nothing useful; mask+extract and recent ask none"
     for stage in policy.stages:
         options = getattr(stage, "options", None)
+        most = getattr(options, "summary_max_tokens", None)
+        if budget is not None and most is not None:
+            cap = possible_cap(tokenizers.for_model(checked.model, ChatCounter), budget, most)
+            words = usual_words(cap, budget)
+            told = (
+                f"a model is asked for about {words:,} words; with the ledger a record has at most {cap.text:,} tokens"
+            )
+            yield f"    {stage.name}: {told}"
+            if words < USEFUL_WORDS:
+                yield "      which is too few to be useful; mask+extract and recent ask no model"
         for option in fields(options) if options is not None else ():
             text = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
             yield f"    {stage.name}.{option.name} = {text}"

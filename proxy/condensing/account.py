@@ -84,7 +84,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
 
 
 OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
-    "summary_max_tokens": ("a tenth of the window, or up to 400 in a small one", lambda budget: budget.summary_cap),
+    "summary_max_tokens": ("what frame, ledger and record may have in that window", lambda budget: budget.summary_cap),
     "max_tokens": ("what a replacement may have in that window", lambda budget: budget.replacement_cap),
     "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
 }

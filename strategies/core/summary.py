@@ -84,6 +84,7 @@ LEAST_OF_CAP = 1 / 8  # but one with this share of its cap does, because results
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
 _ASKED_HEADING = re.compile(r"(?m)^([^\W\d][^:：\n]{0,39})[:：][ \w]")
+_WORDS = re.compile(r"(\d+) words")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _PLACEHOLDERS = re.compile(
     "(?:na|none|noneyet|null|nil|nothing|nothingyet|empty|unknown|tbd|todo|record|summary|contextsummary|placeholder"
@@ -359,11 +360,23 @@ Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 def record_cap(view: View, budget: Budget, most: int) -> Cap:
     """The cap of a record of at most `most` tokens and its ledger; raises `Declined` if that is too little."""
-    text = min(text_room(budget.summary_cap, view.counter), most + budget.ledger.all)
-    record = min(text, most, _prompt_window(budget) // 4)
-    if record < MIN_RECORD:
-        raise Declined("no-room", f"{record} tokens for a summary")
-    return Cap(text, record)
+    cap = possible_cap(view.counter, budget, most)
+    if cap.record < MIN_RECORD:
+        raise Declined("no-room", f"{cap.record} tokens for a summary")
+    return cap
+
+
+def possible_cap(counter: TokenCounter, budget: Budget, most: int) -> Cap:
+    text = min(text_room(budget.summary_cap, counter), most + budget.ledger.all)
+    return Cap(text, min(text, most, _prompt_window(budget) // 4))
+
+
+def usual_words(cap: Cap, budget: Budget) -> int:
+    """How many words a prompt asks for beside a ledger of half the text, as most are; 0 if there is no room."""
+    if cap.record < MIN_RECORD:
+        return 0
+    room = min(max(cap.text - min(budget.ledger.all, cap.text // 2), MIN_RECORD), cap.record)
+    return int(_WORDS.findall(PLAIN.instructions(room))[-1])
 
 
 def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form: RecordForm = PLAIN) -> Recording:

@@ -11,11 +11,14 @@ import pytest
 from proxy.commands.check import CheckedModel, budget_lines
 from proxy.settings import Settings
 from proxy.store import open_store
+from proxy.tokens.counter import Tokenizers
+from proxy.tokens.models import no_stated_window
 from tests.proxy.command_line import run
 from tests.proxy.discovery import pages
 from tests.support.replies import error, json_reply
 from tests.support.upstream import ScriptedUpstream
 
+TOKENIZERS = Tokenizers()
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -168,7 +171,7 @@ def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.Captur
 
 
 def budget(model: str = "m", **settings: Any) -> str:
-    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model)))
+    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model), no_stated_window, TOKENIZERS))
 
 
 def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
@@ -209,7 +212,7 @@ def test_a_check_shows_published_and_set_prices_and_economy() -> None:
 
 def test_options_are_shown_clamped_and_by_their_mode() -> None:
     text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
-    bound = "a tenth of the window, or up to 400 in a small one"
+    bound = "what frame, ledger and record may have in that window"
     assert f"rolling.summary_max_tokens = 800 ({bound}, clamped from 1,200, default)" in text
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
     assert "rolling.memory_top_k = 9 (settings)" in text
@@ -260,10 +263,17 @@ def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, caps
     assert "4 slots: if they share one cache" in run(capsys, *words)[1]
 
 
-def test_a_check_says_where_a_model_does_nothing_useful() -> None:
-    assert "a summary has at most 175 tokens here" in budget(window=700, strategy="half-window")
-    for fine in ({"window": 1_024, "strategy": "half-window"}, {"window": 700}):
-        assert "a summary has at most" not in budget(**fine)
+@pytest.mark.parametrize(("window", "least", "most"), [(256, 0, 0), (1_024, 28, 59), (4_096, 60, 180)])
+def test_a_check_says_for_how_many_words_a_model_is_asked_and_whether_that_is_useful(
+    window: int, least: int, most: int
+) -> None:
+    for strategy in ("half-window", "semantic", "mask+summary"):
+        text = budget(window=window, strategy=strategy)
+        told = r"a model is asked for about (\d+) words; with the ledger a record has at most (\d+) tokens"
+        [(words, tokens)] = re.findall(told, text)
+        assert least <= int(words) <= min(most, int(tokens))
+        assert ("too few to be useful" in text) is (int(words) < 60)
+    assert "words" not in budget(window=window)
 
 
 def test_a_check_of_a_model_reads_the_suffix_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
