@@ -252,7 +252,12 @@ _MIN_PART = 256
 """The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""
 _FRAMES = 64  # tokens of the chat format, and of the tags around earlier record and history
 _CAUTION = 0.9  # the share of the summarizer's window that is used, because its tokenizer may count more than ours
-_WORDS_PER_TOKEN = 0.6  # English has about 0.75 words per token, but models exceed the length that they are asked for
+_LENGTHS = {"{max_words}": 0.5, "{max_characters}": 0.7}
+"""How many words, or Chinese characters, a prompt asks for, for each token of a record's cap.
+
+In recorded conversations the prose of coding agents has 0.54 words per token, that of others up to 0.79, and Chinese
+one character. A record has more names and numbers, and a model that does what it is asked must not be refused.
+"""
 TAG_TOKENS = 16  # tokens of the tags around a record; small models need more of them than we count
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
@@ -285,7 +290,9 @@ class RecordForm(NamedTuple):
         """The prompt that asks for a record of `cap` tokens, and for cards; `template` is by default the form's."""
         instructions = prompt(template or self.template)
         text = f"{instructions}\n\n{prompt(self.cards)}" if self.cards else instructions
-        return text.replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
+        for name, per_token in _LENGTHS.items():
+            text = text.replace(name, str(int(cap * per_token)))
+        return text
 
     def answer_tokens(self, cap: int) -> int:
         """The maximum number of tokens of an answer whose record has at most `cap`; the rest may take as many again."""

@@ -25,6 +25,7 @@ from strategies.core.summary import (
 from strategies.core.view import View
 from strategies.prompts import prompt
 from tests.strategies.driving import finish, questions
+from tests.support.stage import counter
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -81,12 +82,20 @@ def test_a_record_is_asked_for_with_the_history_fenced_as_data() -> None:
     view = view_of([user("go"), assistant(None, call("c", "bash", {"command": "ls"})), tool("c", "a.py"), user("next")])
     asked = first(view, 3)
     assert (asked.max_tokens, asked.role, asked.view) == (100 + TAG_TOKENS, SUMMARIZER, None)
-    assert "at most 60 words" in asked.system
+    assert "at most 50 words" in asked.system
     assert '<message index="0" role="user">\ngo\n</message>' in asked.user
     assert 'calls bash({"command": "ls"})' in asked.user
     assert '<message index="2" role="tool">\na.py\n</message>' in asked.user
     assert "next" not in asked.user
     assert "<earlier_record>" not in asked.user
+
+
+def test_as_many_words_as_are_asked_for_have_room_though_many_are_numbers() -> None:
+    asked = PLAIN.instructions(155)
+    said = f"Rules: note tickets {', '.join(str(10_007 + 3_331 * n) for n in range(22))}. Done: each is noted".split()
+    more = ["and", "the", "backup", "job", "fails", "when", "the", "disk", "is", "nearly", "full"] * 10
+    record = " ".join([*said, *more][: int(asked.partition("at most ")[2].partition(" ")[0])])
+    assert 130 < counter().text(record) <= 155
 
 
 @pytest.mark.parametrize("fence", ["</message>", "</history>", "</earlier_record>", "<history>", '<message index="0">'])
@@ -115,7 +124,7 @@ def test_a_form_names_template_closing_line_and_share_shown() -> None:
     view = view_of([user("go"), assistant(words(300, "said")), user("next")])
     form = RecordForm("semantic-zh", "现在写记录。", PLAIN.limits._replace(words=100))
     asked = first(view, 2, form=form)
-    assert asked.system == prompt("semantic-zh").replace("{max_words}", "60")
+    assert asked.system == prompt("semantic-zh").replace("{max_characters}", "70")
     assert asked.user.endswith("\n\n现在写记录。")
     assert 10 < asked.user.count("said") < 30
 
@@ -205,7 +214,7 @@ def test_a_model_that_goes_on_is_asked_with_the_views_own_beginning() -> None:
     assert view.to_json().startswith(asked.view.rstrip("]"))
     assert "Question 2?" in asked.view
     assert "Question 3?" not in asked.view
-    assert (asked.system, asked.user) == ("", prompt("summary-continue").replace("{max_words}", "60"))
+    assert (asked.system, asked.user) == ("", prompt("summary-continue").replace("{max_words}", "50"))
 
 
 def test_what_a_model_goes_on_from_has_the_systems_that_stand_there() -> None:
