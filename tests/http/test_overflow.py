@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from proxy import services
 from tests.http.strict import assert_view
 from tests.support import replies, wire
 from tests.support.proxy import running_proxy
@@ -255,6 +256,12 @@ STATES = replies.json_reply(
 CEILING = replies.json_reply({"object": "list", "data": [{"id": MODEL, "context_length": 4_096}]})
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is sent a second time at once."""
+    monkeypatch.setattr(services, "POOL_WAIT", (0.0, 0.0))
+
+
 @contextmanager
 def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Iterator[Stage]:
     """A server that states its window, or has `listed` it, and finds its cache full for so many requests."""
@@ -274,6 +281,7 @@ def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Ite
         yield stage
 
 
+@pytest.mark.usefixtures("no_pause")
 def test_a_full_cache_pool_is_asked_once_more_and_the_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     in_stream = replies.stream(
@@ -293,6 +301,7 @@ def test_a_full_cache_pool_is_asked_once_more_and_the_line_says_so(caplog: pytes
         caplog.clear()
 
 
+@pytest.mark.usefixtures("no_pause")
 def test_a_full_cache_pool_is_passed_on() -> None:
     with pooled(POOL, POOL) as stage:
         answer = stage.post(body_of(chat(8)))

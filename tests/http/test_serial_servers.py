@@ -55,7 +55,7 @@ class Serial:
             mine, meets = self._arrived, self._under_way > 0
             self._under_way += 1
             self._arrival.notify_all()
-            meets = meets or self._arrival.wait_for(lambda: self._arrived > mine, POOL_WAIT[1] * 1.5)
+            meets = meets or self._arrival.wait_for(lambda: self._arrived > mine, POOL_WAIT[1])
             self._under_way -= 1
             return meets
 
@@ -143,7 +143,7 @@ def test_a_late_summary_is_broken_off_before_the_request_is_sent(background: str
     with (
         serving() as serial,
         running_proxy(
-            serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=0.3, background={"mode": background}
+            serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=1.0, background={"mode": background}
         ) as proxy,
     ):
         answer = ask(proxy, "s", force="true")
