@@ -106,8 +106,8 @@ def test_the_invariants_hold_over_many_conversations(pipeline: str, broken: bool
 @pytest.mark.parametrize("pipeline", ["mask+half-window", "summary", "semantic", "extract", "recent", "shorten"])
 def test_the_invariants_hold_over_recorded_conversations(pipeline: str) -> None:
     condensed = [
-        judged(requirement, pipeline, view_of(one.messages), window)
-        for one in largest_of_each_kind(at_most=100)
+        judged(requirement, pipeline, view, window)
+        for view in [view_of(one.messages) for one in largest_of_each_kind(at_most=100)]
         for window in (1_000, 4_000, 16_000)
         for requirement in (Requirement.SOFT, Requirement.HARD)
     ]
@@ -117,8 +117,8 @@ def test_the_invariants_hold_over_recorded_conversations(pipeline: str) -> None:
 def test_the_invariants_hold_with_a_real_tokenizer() -> None:
     counter = tiktoken_counter()
     condensed = [
-        judged(requirement, "mask+half-window", view_of(one.messages, 50, counter), window, reply)
-        for one in largest_of_each_kind(at_most=100)
+        judged(requirement, "mask+half-window", view, window, reply)
+        for view in [view_of(one.messages, 50, counter) for one in largest_of_each_kind(at_most=100)]
         for window in (1_200, 4_000)
         for requirement, reply in ((Requirement.HARD, good), (Requirement.HARD, failing), (Requirement.FORCED, wordy))
     ]

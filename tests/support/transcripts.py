@@ -260,13 +260,14 @@ def _recorded(row: dict[str, Any]) -> Recorded:
     return Recorded(row["id"], row["source"], row["kind"], row["lang"], row["messages"], row.get("tools") or [])
 
 
-def largest_of_each_kind(name: str = "traces-dev", each: int = 1, at_most: int = 400) -> list[Recorded]:
+@cache
+def largest_of_each_kind(name: str = "traces-dev", each: int = 1, at_most: int = 400) -> tuple[Recorded, ...]:
     """The longest conversations of every kind and language, `each` of them, none over `at_most` messages."""
     by_kind: dict[tuple[str, str], list[Recorded]] = {}
     for one in recorded(name):
         if len(one.messages) <= at_most:
             by_kind.setdefault((one.kind, one.language), []).append(one)
-    return [one for group in by_kind.values() for one in sorted(group, key=_size, reverse=True)[:each]]
+    return tuple(one for group in by_kind.values() for one in sorted(group, key=_size, reverse=True)[:each])
 
 
 def _size(one: Recorded) -> int:
