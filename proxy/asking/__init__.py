@@ -77,6 +77,8 @@ _MAX_TRIES = 6  # calls for one question, in as many forms
 
 _COUNTED_FAILURES = ("timeout", "unreadable")  # failures of calls whose prompt the server has probably read
 _MOST_UNREADABLE = 3  # this many first answers without a vote end a round
+MOST_STARTS = 3
+"""How often a question is asked if clients break it off: each start takes the server's cache from their own prompts."""
 _UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge answers
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED, OVER_BUDGET)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
@@ -186,13 +188,12 @@ class Asking(Dispatcher):
             return votes
         question, account = question_for(effect, roles, caller), Account()
         deadline = self.deadline(question.model, caller)
-        while True:
+        result: Completion | Failure = Failure(PREEMPTED)
+        for _ in range(MOST_STARTS):
             result = await self.ask(question, caller, account, deadline)
-            if not isinstance(result, Failure):
-                return result.answers[0]
-            # Ask again if the call was broken off for a client.
-            if result.reason != PREEMPTED:
-                return result
+            if result != Failure(PREEMPTED):
+                break
+        return result if isinstance(result, Failure) else result.answers[0]
 
     async def compacted(self, effect: Compact, roles: Roles, caller: Caller) -> Compacted | Failure:
         """The compaction of a list by the request's own upstream, model and credential; else `no-compaction`.
@@ -206,9 +207,10 @@ class Asking(Dispatcher):
         for form in compaction.FORMS.get(caller.endpoint.dialect.name, ()):
             if form in self._lacking.get(key, ()):
                 continue
-            # Asked again if it was broken off for a client.
-            while (result := await self._compacted_once(effect, form, role, caller, deadline)) == Failure(PREEMPTED):
-                pass
+            for _ in range(MOST_STARTS):
+                result = await self._compacted_once(effect, form, role, caller, deadline)
+                if result != Failure(PREEMPTED):
+                    break
             if result != compaction.MISSING:
                 break
             _log.info("the upstream offers no compaction by '%s' for %s", form, label(caller.model))

@@ -191,6 +191,19 @@ async def test_an_idle_question_is_broken_off_and_asked_again(upstream: Scripted
         assert own.failures == ["cancelled", ""]
 
 
+async def test_a_question_that_clients_break_off_is_asked_three_times(upstream: ScriptedUpstream) -> None:
+    never = Signal("the end of the test")
+    upstream.reply(*[hang(never)] * 4)
+    async with asking(upstream.base_url, mode="idle") as own:
+        task = asyncio.create_task(own.ask(caller=LATER))
+        for n in range(3):
+            asked = await asyncio.to_thread(upstream.journal.await_arrival, n + 1)
+            with own.lane.foreground():
+                await asyncio.to_thread(asked.disconnected.wait)
+        assert await task == (Failure("preempted"),)
+    assert len(upstream.journal) == 3
+
+
 async def test_an_idle_question_that_is_waited_for_goes_first(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang(never), completion("record"), completion("later"))
