@@ -84,7 +84,6 @@ LEAST_OF_CAP = 1 / 8  # but one with this share of its cap does, because results
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
 _ASKED_HEADING = re.compile(r"(?m)^([^\W\d][^:：\n]{0,39})[:：][ \w]")
-_WORDS = re.compile(r"(\d+) words")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _PLACEHOLDERS = re.compile(
     "(?:na|none|noneyet|null|nil|nothing|nothingyet|empty|unknown|tbd|todo|record|summary|contextsummary|placeholder"
@@ -252,7 +251,7 @@ _MIN_PART = 256
 """The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""
 _FRAMES = 64  # tokens of the chat format, and of the tags around earlier record and history
 _CAUTION = 0.9  # the share of the summarizer's window that is used, because its tokenizer may count more than ours
-_LENGTHS = {"{max_words}": 0.5, "{max_characters}": 0.7}
+_WORDS_PER_TOKEN, _CHARACTERS_PER_TOKEN = 0.5, 0.7
 """How many words, or Chinese characters, a prompt asks for, for each token of a record's cap.
 
 In recorded conversations the prose of coding agents has 0.54 words per token, that of others up to 0.79, and Chinese
@@ -290,9 +289,8 @@ class RecordForm(NamedTuple):
         """The prompt that asks for a record of `cap` tokens, and for cards; `template` is by default the form's."""
         instructions = prompt(template or self.template)
         text = f"{instructions}\n\n{prompt(self.cards)}" if self.cards else instructions
-        for name, per_token in _LENGTHS.items():
-            text = text.replace(name, str(int(cap * per_token)))
-        return text
+        words, characters = str(int(cap * _WORDS_PER_TOKEN)), str(int(cap * _CHARACTERS_PER_TOKEN))
+        return text.replace("{max_words}", words).replace("{max_characters}", characters)
 
     def answer_tokens(self, cap: int) -> int:
         """The maximum number of tokens of an answer whose record has at most `cap`; the rest may take as many again."""
@@ -383,7 +381,7 @@ def usual_words(cap: Cap, budget: Budget) -> int:
     if cap.record < MIN_RECORD:
         return 0
     room = min(max(cap.text - min(budget.ledger.all, cap.text // 2), MIN_RECORD), cap.record)
-    return int(_WORDS.findall(PLAIN.instructions(room))[-1])
+    return int(room * _WORDS_PER_TOKEN)
 
 
 def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form: RecordForm = PLAIN) -> Recording:
