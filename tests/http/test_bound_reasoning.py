@@ -135,7 +135,7 @@ def test_a_store_that_is_down_refuses_nobody() -> None:
     with (
         RedisServer() as redis,
         StrictMessages(reader) as upstream,
-        running_proxy(upstream.url, store={"url": redis.url, "timeout": 0.5}, **SETTINGS) as proxy,
+        running_proxy(upstream.url, store={"url": redis.url}, **SETTINGS) as proxy,
     ):
         client = Thinker(proxy.url)
         client.until_condensed()
