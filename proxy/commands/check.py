@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, fields
-from functools import partial, reduce
+from functools import reduce
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ from proxy.commands.running import find_proxy
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
-from proxy.discovery import Discovered
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
@@ -40,13 +39,13 @@ from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import StatedWindow, bundled_table, no_stated_window
+from proxy.tokens.models import bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.protocol import Marking
-from strategies.core.summary import possible_cap, usual_words
+from strategies.core.summary import usual_lengths
 
 _STAND_IN = SecretStr("nobody is told")
 
@@ -109,7 +108,8 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
                 await _check_upstream(built, each, report)
             if checked:
                 scope = LessonScope(checked.model, upstream=_upstream_of(built, checked.model).base_url)
-                discovered = partial(_window_of, built.discovered[scope.upstream])
+                server = built.discovered[scope.upstream]
+                discovered = lambda asked: server.window(asked.model)  # noqa: E731
                 if report.document["ok"]:
                     await _add_calibration(built, scope, report)
     running = None if offline else find_proxy()
@@ -119,8 +119,7 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
         report.say(*known_lines(known))
     if checked:
         report.document["model"] = numbers(checked, discovered)
-        tokenizers = built.tokenizers if built else Tokenizers(settings.tokenizer.ranks_dir)
-        report.say(*budget_lines(checked, discovered, tokenizers))
+        report.say(*budget_lines(checked, discovered))
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> Services | None:
@@ -129,10 +128,6 @@ async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> 
     except (StoreError, OSError, ValueError) as error:
         report.add("store", f"{redacted(settings.store.url)}: {in_words(error)}", ok=False)
         return None
-
-
-def _window_of(server: Discovered, asked: LessonScope) -> StatedWindow | None:
-    return server.window(asked.model)
 
 
 async def _add_calibration(built: Services, scope: LessonScope, report: Report) -> None:
@@ -185,7 +180,6 @@ async def _check_store(settings: Settings, built: Services, report: Report) -> N
 
 
 async def _check_upstream(built: Services, upstream: Destination, report: Report) -> None:
-    """Adds whether an upstream answers, and what its server says of itself."""
     named = f"{upstream.name}: " if len(built.destinations) > 1 else ""
     url, has_key = named + shown([upstream]), upstream.api_key is not None
     try:
@@ -252,7 +246,7 @@ class CheckedModel(NamedTuple):
         return _DEFAULT if used == default else self.source(*path)
 
 
-def numbers(checked: CheckedModel, discovered: WindowLookup) -> dict[str, Any]:
+def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> dict[str, Any]:
     """The numbers of `budget_lines` as JSON: sizes in tokens, prices of a million tokens."""
     policy = checked.policy(discovered)
     budget, stages = policy.budget, [stage for stage in policy.stages if hasattr(stage, "options")]
@@ -270,7 +264,7 @@ def numbers(checked: CheckedModel, discovered: WindowLookup) -> dict[str, Any]:
 USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
 
 
-def budget_lines(checked: CheckedModel, discovered: WindowLookup, tokenizers: Tokenizers) -> Iterator[str]:
+def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     policy, table = checked.policy(discovered), bundled_table(config_directory() / "models.toml")
     window, budget = policy.window, policy.budget
@@ -287,13 +281,10 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup, tokenizers: To
     yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
     for stage in policy.stages:
         options = getattr(stage, "options", None)
-        most = getattr(options, "summary_max_tokens", None)
-        if budget is not None and most is not None:
-            cap = possible_cap(tokenizers.for_model(checked.model, ChatCounter), budget, most)
-            words = usual_words(cap, budget)
-            told = (
-                f"a model is asked for about {words:,} words; with the ledger a record has at most {cap.text:,} tokens"
-            )
+        if budget is not None and (most := getattr(options, "summary_max_tokens", 0)):
+            counter = Tokenizers(checked.settings.tokenizer.ranks_dir).for_model(checked.model, ChatCounter)
+            most, words = usual_lengths(counter, budget, most)
+            told = f"a model is asked for about {words:,} words; with the ledger a record has at most {most:,} tokens"
             yield f"    {stage.name}: {told}"
             if words < USEFUL_WORDS:
                 yield "      which is too few to be useful; mask+extract and recent ask no model"

@@ -280,9 +280,10 @@ def _economy(advice: Mapping[str, Any] | None) -> str:
 
 
 def _condensation_line(record: Mapping[str, Any], *, is_latest: bool) -> str:
+    by_rules = f", record by rules: {record['fallback_reason']}" if record.get("fallback_reason") else ""
     return (
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {_state(record)}, {record['strategy']} by"
-        f" {record['trigger']}{_by_rules(record)}, {record['covered']} messages, {record['tokens_before']:,} ->"
+        f" {record['trigger']}{by_rules}, {record['covered']} messages, {record['tokens_before']:,} ->"
         f" {record['tokens_after']:,} tokens, {record['rescued']:,} of {record['requests']:,} requests rescued,"
         f" {record['saved_tokens']:,} tokens saved, {record['own_tokens']:,} of own calls,"
         f" {moment(record['created_at'])}"
@@ -293,10 +294,6 @@ def _state(record: Mapping[str, Any]) -> str:
     if record.get("reverted"):
         return "reverted"
     return "used" if record["standing"] else "prepared, not yet used"
-
-
-def _by_rules(record: Mapping[str, Any]) -> str:
-    return f", record by rules: {record['fallback_reason']}" if record.get("fallback_reason") else ""
 
 
 def _wrapped(text: str) -> list[str]:

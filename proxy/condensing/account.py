@@ -138,7 +138,7 @@ def _action_phrase(decision: Decision) -> str:
 def _prepared_phrase(decision: Decision) -> str:
     if not decision.was_prepared or decision.applied is None:
         return ""
-    if reason := decision.applied.fallback_reason:
+    if reason := decision.applied.told("fallback_reason"):
         return f"record by rules ready: {reason}"
     kinds = {piece.kind for piece in decision.applied.pieces if isinstance(piece, Literal)}
     return "summary ready" if kinds & {PieceKind.REPLACEMENT, PieceKind.OPAQUE} else "ready"

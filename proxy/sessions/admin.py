@@ -396,7 +396,7 @@ def _condensation(condensation: Condensation, requests: Iterable[RequestRecord])
         **condensation_document(condensation),
         "standing": condensation.standing,
         "reverted": condensation.reverted,
-        "fallback_reason": condensation.fallback_reason or None,
+        "fallback_reason": condensation.told("fallback_reason") or None,
         "requests": len(used),
         "rescued": sum(record.is_rescued for record in used),
         "saved_tokens": sum(record.saved for record in used),

@@ -76,17 +76,15 @@ class Condensation:
     @property
     def maker(self) -> str:
         """Who can read its opaque head; "" if it has none."""
-        stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))
-        return next((str(stage["maker"]) for stage in stages if "maker" in stage), "") if self.is_opaque else ""
+        return self.told("maker") if self.is_opaque else ""
 
     def is_readable_by(self, maker: str) -> bool:
         return not self.is_opaque or self.maker == maker
 
-    @property
-    def fallback_reason(self) -> str:
-        """Why rules wrote its record in place of a model; "" if they did not."""
+    def told(self, name: str) -> str:
+        """What the first stage that says something by this name has said; "" if none has."""
         stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))
-        return next((str(stage["fallback_reason"]) for stage in stages if stage.get("fallback_reason")), "")
+        return next((str(stage[name]) for stage in stages if stage.get(name)), "")
 
     @property
     def dropped(self) -> frozenset[int]:

@@ -365,23 +365,22 @@ Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 def record_cap(view: View, budget: Budget, most: int) -> Cap:
     """The cap of a record of at most `most` tokens and its ledger; raises `Declined` if that is too little."""
-    cap = possible_cap(view.counter, budget, most)
+    cap = _possible_cap(view.counter, budget, most)
     if cap.record < MIN_RECORD:
         raise Declined("no-room", f"{cap.record} tokens for a summary")
     return cap
 
 
-def possible_cap(counter: TokenCounter, budget: Budget, most: int) -> Cap:
+def _possible_cap(counter: TokenCounter, budget: Budget, most: int) -> Cap:
     text = min(text_room(budget.summary_cap, counter), most + budget.ledger.all)
     return Cap(text, min(text, most, _prompt_window(budget) // 4))
 
 
-def usual_words(cap: Cap, budget: Budget) -> int:
-    """How many words a prompt asks for beside a ledger of half the text, as most are; 0 if there is no room."""
-    if cap.record < MIN_RECORD:
-        return 0
-    room = min(max(cap.text - min(budget.ledger.all, cap.text // 2), MIN_RECORD), cap.record)
-    return int(room * _WORDS_PER_TOKEN)
+def usual_lengths(counter: TokenCounter, budget: Budget, most: int) -> tuple[int, int]:
+    """The most tokens of record and ledger, and the words that a prompt asks for if the ledger has half of them."""
+    text, record = _possible_cap(counter, budget, most)
+    room = min(text - min(budget.ledger.all, text // 2), record)
+    return text, int(room * _WORDS_PER_TOKEN)
 
 
 def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form: RecordForm = PLAIN) -> Recording:

@@ -11,14 +11,11 @@ import pytest
 from proxy.commands.check import CheckedModel, budget_lines
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import no_stated_window
 from tests.proxy.command_line import run
 from tests.proxy.discovery import pages
 from tests.support.replies import error, json_reply
 from tests.support.upstream import ScriptedUpstream
 
-TOKENIZERS = Tokenizers()
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -171,7 +168,7 @@ def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.Captur
 
 
 def budget(model: str = "m", **settings: Any) -> str:
-    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model), no_stated_window, TOKENIZERS))
+    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model)))
 
 
 def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
@@ -263,7 +260,7 @@ def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, caps
     assert "4 slots: if they share one cache" in run(capsys, *words)[1]
 
 
-@pytest.mark.parametrize(("window", "least", "most"), [(256, 0, 0), (1_024, 28, 59), (4_096, 60, 180)])
+@pytest.mark.parametrize(("window", "least", "most"), [(256, 0, 59), (1_024, 28, 59), (4_096, 60, 180)])
 def test_a_check_says_for_how_many_words_a_model_is_asked_and_whether_that_is_useful(
     window: int, least: int, most: int
 ) -> None:
