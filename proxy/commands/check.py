@@ -26,6 +26,7 @@ from proxy.commands.running import find_proxy
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
+from proxy.discovery import Discovered
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
@@ -39,7 +40,7 @@ from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import bundled_table, no_stated_window
+from proxy.tokens.models import StatedWindow, bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
@@ -93,7 +94,11 @@ class Report:
 
 async def _check(settings: Settings, checked: CheckedModel | None, report: Report, *, offline: bool) -> None:
     report.add("settings", "ok")
-    discovered: WindowLookup = no_stated_window
+    server: Discovered | None = None
+
+    def discovered(asked: LessonScope) -> StatedWindow | None:
+        return server.window(asked.model) if server else None
+
     async with AsyncExitStack() as stack:
         used = _without_files(settings) if offline else settings
         if (built := await _opened(used, stack, report)) is not None:
@@ -109,7 +114,6 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
             if checked:
                 scope = LessonScope(checked.model, upstream=_upstream_of(built, checked.model).base_url)
                 server = built.discovered[scope.upstream]
-                discovered = lambda asked: server.window(asked.model)  # noqa: E731
                 if report.document["ok"]:
                     await _add_calibration(built, scope, report)
     running = None if offline else find_proxy()
