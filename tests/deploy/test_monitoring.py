@@ -45,7 +45,7 @@ def cannot(*_: object) -> Any:
 
 def settled(stage: Stage, prometheus: Prometheus) -> None:
     """Waits until two scrapes have seen all requests so far."""
-    stage.proxy.served()
+    stage.proxy.quiet()
     for _ in range(2):
         before = newest_scrape(prometheus)
         await_true(lambda before=before: newest_scrape(prometheus) > before, "a scrape", 2 * BOUND, 0.05)  # type: ignore[misc]

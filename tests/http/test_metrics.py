@@ -96,7 +96,7 @@ def test_votes_are_counted_by_what_they_say() -> None:
     with proxy_with_upstream(strategy="dynacontext", answers=lambda _: vote("NO")) as stage:
         for rounds in (4, 5):
             stage.ask(chat(rounds), controls(session="s"))
-            stage.proxy.served()
+            stage.proxy.quiet()
         figures = figures_of(stage)
     asked = [each for each in stage.upstream.journal.to() if is_vote(each)]
     assert 0 < figures.sum("votes_total", vote="no") <= len(asked)
