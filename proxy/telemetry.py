@@ -11,7 +11,8 @@ import asyncio
 import os
 import re
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from http import HTTPStatus
@@ -337,9 +338,21 @@ def forget_worker(pid: int) -> None:
 def _of_all_workers() -> CollectorRegistry:
     """The metrics of all workers together, and the figures of each process that lives."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    _Workers(registry)  # type: ignore[no-untyped-call]
     registry.register(_Processes())
     return registry
+
+
+class _Workers(MultiProcessCollector):
+    def collect(self) -> Iterable[Metric]:
+        """The metrics in the workers' files. The library cannot read the empty file of a worker that is starting."""
+        files = []
+        for entry in os.scandir(os.environ[SHARED]):
+            with suppress(FileNotFoundError):  # of a worker that has ended
+                if entry.name.endswith(".db") and entry.stat().st_size:
+                    files.append(entry.path)
+        metrics: Iterable[Metric] = self.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+        return metrics
 
 
 class _Processes(Collector):

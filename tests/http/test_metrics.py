@@ -1,15 +1,17 @@
 """The metrics: each request is counted once, when it has ended, as the log and the dashboard count it."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from http.client import IncompleteRead
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.log import RequestLine
 from proxy.reasons import Action, Reason
-from proxy.telemetry import MAX_KINDS, MAX_MODELS, OTHER, Telemetry
+from proxy.telemetry import MAX_KINDS, MAX_MODELS, OTHER, SHARED, Telemetry
 from tests.support import wire
 from tests.support.admin_api import TOKEN, admin
 from tests.support.ports import free_port
@@ -123,3 +125,11 @@ def test_labels_that_clients_choose_are_bounded() -> None:
     assert "never-answered" not in {each.labels["model"] for each in found}
     assert len(found) <= MAX_KINDS + len(names) + 1
     assert sum(each.value for each in found) == 2 + len(names) * (MAX_MODELS + 50)
+
+
+def test_the_empty_file_of_a_worker_that_is_starting_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"counter_{os.getpid()}.db").touch()
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    assert Telemetry({"team"}.__contains__).exposition() == b""
