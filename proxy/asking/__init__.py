@@ -21,11 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from proxy.asking.dispatch import (
     EXPIRED,
@@ -68,6 +69,8 @@ from strategies.core.effects import (
 )
 from strategies.core.parsing import without_thoughts
 
+T = TypeVar("T")
+
 __all__ = ["Asking", "Caller", "FinishedCall", "Resolver", "Roles"]
 
 FORM_REFUSED = "form-refused"
@@ -77,7 +80,7 @@ _MAX_TRIES = 6  # calls for one question, in as many forms
 
 _COUNTED_FAILURES = ("timeout", "unreadable")  # failures of calls whose prompt the server has probably read
 _MOST_UNREADABLE = 3  # this many first answers without a vote end a round
-MOST_STARTS = 3
+_MOST_STARTS = 3
 """How often a question is asked if clients break it off: each start takes the server's cache from their own prompts."""
 _UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge answers
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED, OVER_BUDGET)
@@ -188,11 +191,7 @@ class Asking(Dispatcher):
             return votes
         question, account = question_for(effect, roles, caller), Account()
         deadline = self.deadline(question.model, caller)
-        result: Completion | Failure = Failure(PREEMPTED)
-        for _ in range(MOST_STARTS):
-            result = await self.ask(question, caller, account, deadline)
-            if result != Failure(PREEMPTED):
-                break
+        result = await _restarted(partial(self.ask, question, caller, account, deadline))
         return result if isinstance(result, Failure) else result.answers[0]
 
     async def compacted(self, effect: Compact, roles: Roles, caller: Caller) -> Compacted | Failure:
@@ -207,10 +206,7 @@ class Asking(Dispatcher):
         for form in compaction.FORMS.get(caller.endpoint.dialect.name, ()):
             if form in self._lacking.get(key, ()):
                 continue
-            for _ in range(MOST_STARTS):
-                result = await self._compacted_once(effect, form, role, caller, deadline)
-                if result != Failure(PREEMPTED):
-                    break
+            result = await _restarted(partial(self._compacted_once, effect, form, role, caller, deadline))
             if result != compaction.MISSING:
                 break
             _log.info("the upstream offers no compaction by '%s' for %s", form, label(caller.model))
@@ -332,6 +328,15 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
     if not any(isinstance(each, Answer) for each in answers):
         return Failure("unreadable")
     return Completion(tuple(answers), tokens)
+
+
+async def _restarted(call: Callable[[], Awaitable[T]]) -> T | Failure:
+    """The result of a call that is begun again each time a client has broken it off, up to `_MOST_STARTS` times."""
+    for _ in range(_MOST_STARTS):
+        result = await call()
+        if result != Failure(PREEMPTED):
+            return result
+    return Failure(PREEMPTED)
 
 
 async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:

@@ -105,8 +105,8 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
             await _check_store(settings, built, report)
         else:
             # What else is checked needs nothing that is stored.
-            in_memory = settings.store.model_copy(update={"url": "memory://"})
-            built = await _opened(settings.model_copy(update={"store": in_memory}), stack, report)
+            in_memory = used.store.model_copy(update={"url": "memory://"})
+            built = await _opened(used.model_copy(update={"store": in_memory}), stack, report)
         if built is not None:
             _check_tokenizers(built, report)
             for each in () if offline else built.destinations:

@@ -396,7 +396,7 @@ class Discovered:
         self._due = self.clock() + (KEPT if reading else SILENCE_KEPT)
         if reading is not None:
             if reading.kind is not self.kind:
-                _log.info("the upstream %s reports its context length like %s", self.at.name, reading.kind)
+                _log.info("upstream '%s' reports its context length like %s", self.at.name, reading.kind)
             self._reading = reading.after(self._reading)
 
     async def _recognise(self) -> Reading | None:

@@ -254,8 +254,8 @@ _CAUTION = 0.9  # the share of the summarizer's window that is used, because its
 _WORDS_PER_TOKEN, _CHARACTERS_PER_TOKEN = 0.5, 0.7
 """How many words, or Chinese characters, a prompt asks for, for each token of a record's cap.
 
-In recorded conversations the prose of coding agents has 0.54 words per token, that of others up to 0.79, and Chinese
-one character. A record has more names and numbers, and a model that does what it is asked must not be refused.
+In recorded conversations coding agents write 0.54 to 0.60 words per token, others up to 0.79, and Chinese has one
+character per token. A record has more names and numbers, and a model that does what it is asked must not be refused.
 """
 TAG_TOKENS = 16  # tokens of the tags around a record; small models need more of them than we count
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
@@ -377,7 +377,7 @@ def _possible_cap(counter: TokenCounter, budget: Budget, most: int) -> Cap:
 
 
 def usual_lengths(counter: TokenCounter, budget: Budget, most: int) -> tuple[int, int]:
-    """The most tokens of record and ledger, and the words that a prompt asks for if the ledger has half of them."""
+    """The tokens that record and ledger may have, and the words that are asked for when the ledger takes half."""
     text, record = _possible_cap(counter, budget, most)
     room = min(text - min(budget.ledger.all, text // 2), record)
     return text, int(room * _WORDS_PER_TOKEN)
