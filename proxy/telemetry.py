@@ -34,6 +34,7 @@ from prometheus_client.registry import Collector
 
 from proxy import VERSION
 from proxy.asking import FinishedCall
+from proxy.asking.dispatch import CANCELLED
 from proxy.condensing.policy import Policy, Window
 from proxy.condensing.turn import Decision
 from proxy.errors import CLIENT_CLOSED_REQUEST
@@ -404,7 +405,8 @@ class Sums:
         """
         prices = self._prices(call.model)
         cost = in_millionths(prices.of_call(prompt=call.tokens)) if prices else 0
-        self.note({"own_calls": 1, "own_failed": int(bool(call.failure)), "own_tokens": call.tokens, "own_cost": cost})
+        has_failed = call.failure not in ("", CANCELLED)
+        self.note({"own_calls": 1, "own_failed": int(has_failed), "own_tokens": call.tokens, "own_cost": cost})
         return cost
 
     def note(self, found: Mapping[str, int]) -> None:

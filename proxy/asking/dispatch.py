@@ -63,6 +63,7 @@ GRACE = 1.0  # seconds added, so that clients that got the same refusal come bac
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
+CANCELLED = "cancelled"  # how a call ends that a client broke off, or that is needed no more
 
 
 class CallBlocked(Exception):
@@ -423,7 +424,7 @@ class Dispatcher:
                 else:
                     turn.enter_context(lane.foreground())
                 self._check_credential(model, caller)
-                failure, tokens, began = "cancelled", 0, time.perf_counter()
+                failure, tokens, began = CANCELLED, 0, time.perf_counter()
                 try:
                     result = await call(lane)
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
