@@ -55,7 +55,7 @@ class Serial:
             mine, meets = self._arrived, self._under_way > 0
             self._under_way += 1
             self._arrival.notify_all()
-            meets = meets or self._arrival.wait_for(lambda: self._arrived > mine, POOL_WAIT[1])
+            meets = meets or self._arrival.wait_for(lambda: self._arrived > mine, POOL_WAIT[1] * 1.5)
             self._under_way -= 1
             return meets
 
