@@ -202,8 +202,7 @@ class Services:
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
         recall = Recall()
         searcher = Searcher(recall, memory, settings.upstream.learned_ttl, clock)
-        silence, takes_over = settings.upstream.read_timeout, settings.sessions.take_over
-        supplier = Supplier(stored, Histories(stored), self.message_cache, silence, takes_over=takes_over)
+        supplier = Supplier(stored, Histories(stored), self.message_cache, settings.upstream.read_timeout)
         intake = Intake(
             policies=self.policies,
             recogniser=Recogniser(stored, settings.sessions.headers),

@@ -40,7 +40,7 @@ _REMEDIES = {
     "store-read-only": "let this user write there, or name another place with --store.",
     "store-unavailable": "start its server, or correct store.url.",
     "store-timeout": "start its server, or raise store.timeout.",
-    "reason_server-state": "let the client send its whole history (`store: false`), or set sessions.take_over = true.",
+    "reason_server-state": "let the client send its whole history (`store: false`).",
     "reason_unresolved-reference": "let the client send the items themselves.",
     "reason_not-condensed-endpoint": "use /v1/chat/completions, /v1/responses or /v1/messages.",
     "reason_encoded-body": "send bodies unpacked, or with gzip, deflate, br or zstd.",

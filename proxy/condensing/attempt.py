@@ -85,7 +85,7 @@ class Attempts:
 
     def _of_written(self, decision: Decision) -> Attempt:
         """The attempt to send a decision whose body is written; the decision gets the id of its session."""
-        context, append = decision.context, decision.context.supply.append
+        context, append = decision.context, decision.context.append
         failure = context.recognised.failure
         if append is not None and failure and not context.request.controls.dry_run:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
@@ -218,7 +218,7 @@ def _is_too_small(decision: Decision) -> bool:
     context, found = decision.context, decision.context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None
     is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
-    if not is_new or context.keeps_reply or is_taught:
+    if not is_new or is_taught:
         return False
     return keeping.is_small(decision.tokens_before, context.policy.window.tokens)
 
@@ -251,15 +251,12 @@ def spliced(
     if view.is_changed or context.is_rewritten or hidden:
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
-    named = context.supply.named_reply
-    is_after_reply = messages is not None and named is not None and bool(named.block)
     managed, policy = request.body.endpoint.management_member, context.policy
     return request.body.spliced(
         messages=messages,
         without=[managed] if managed and policy.rewrites and not policy.profile.context_management else (),
         model=request.model if request.has_suffix else None,
         members={
-            **({request.body.endpoint.previous_reply: "null"} if is_after_reply else {}),
             **(offer_members(request.body, context.offer, tool_state) if context.offer.is_made else {}),
             **(request.body.endpoint.usage_probe(request.body.values) if probe else {}),
         },

@@ -39,7 +39,7 @@ from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, SendBody, search
 from proxy.sessions.keeping import SessionUpdate
 from proxy.sessions.requests import RequestRecord
-from proxy.sessions.supply import Append, HeldByServer, reply_block
+from proxy.sessions.supply import Append, HeldByServer
 from proxy.upstream import UpstreamReply
 from strategies.core.client_compaction import marks_of
 from strategies.dialects.messages import MESSAGES
@@ -140,9 +140,8 @@ class Exchange:
     @property
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
-        attempt, context = self._attempt, self._attempt.context
-        is_kept = context.keeps_reply or context.compacting is not None
-        return bool(attempt.decision.append_head) or (attempt.stores and is_kept)
+        attempt = self._attempt
+        return bool(attempt.decision.append_head) or (attempt.stores and attempt.context.compacting is not None)
 
     @property
     def has_compaction(self) -> bool:
@@ -262,7 +261,7 @@ class Exchange:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
-        return self.store(watched.items(), watched.reply_id) if self.stores else None
+        return self.store(watched.items()) if self.stores else None
 
     def _take_time(self) -> None:
         self._reply = self._reply._replace(milliseconds=round((perf_counter() - self._started) * 1000))
@@ -301,10 +300,10 @@ class Exchange:
             anchor = refusals.knowledge.learn_from_usage(decision, usage)
             self._reply = self._reply._replace(usage=usage, anchor=anchor)
 
-    async def store(self, items: Items = (), reply_id: str = "") -> None:
+    async def store(self, items: Items = ()) -> None:
         """Stores what later requests need."""
         context = self._attempt.context
-        append, named_reply = context.supply
+        append = context.append
         is_answer = self.request.trust.accepted or append is not None
         if not (self.stores and is_answer):
             return  # a page, or what else was no answer of the endpoint
@@ -313,9 +312,6 @@ class Exchange:
         after = partial(session_after, self._attempt, self._reply)
         covered, marks = self.decision.view.covered_count, self._reply.marks
         update = SessionUpdate(context.kept, after, covered, marks=marks)
-        if context.keeps_reply and named_reply is not None:
-            blocks = reply_block(named_reply, context.request.body, context.recognised.key.name, reply_id, items)
-            update = update._replace(blocks=blocks)
         if append is None:
             await self._parts.decider.keeper.settle(context.recognised, update)
         else:

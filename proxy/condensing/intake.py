@@ -1,9 +1,9 @@
 """Takes a request in: collects into a `RequestContext` all that must be known before it is decided on.
 
-The order matters. A history that the request names is supplied first, because its tokens count too. Then the transcript
-is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the client has
-left messages out; and the settings of the session have a say in the policy. The comments in `build_context` are steps 3
-to 10 of `docs/internals/design.md`.
+The order matters. The history that an append continues is supplied first, because its tokens count too. Then the
+transcript is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the
+client has left messages out; and the settings of the session have a say in the policy. The comments in `build_context`
+are steps 3 to 10 of `docs/internals/design.md`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxy.request.wire import Body, ClientRequest
 from proxy.runtime.owned_tasks import next_step
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import has_node
-from proxy.sessions.supply import Supplier
+from proxy.sessions.supply import Supplier, require_history
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -58,7 +58,7 @@ class Intake:
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `ProxyError` and `HeldByServer`."""
-        self.supplier.require_history(request.body)
+        require_history(request.body)
         # 3. Identify.
         scope, body = request.lesson_scope, request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
@@ -70,10 +70,12 @@ class Intake:
         hidden = self.knowledge.calibrator.hidden(scope, counter.cache_key)
         is_long = body.endpoint.asks_for_long(request.headers)
         basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
-        # 5. Supply the history that the request names.
+        # 5. Supply the history that an append continues.
         started = perf_counter()
         await request.trust.look_up(patience)
-        request, supply = await self.supplier.supply(request, identity, patience)
+        append = None
+        if request.controls.append:
+            request, append = await self.supplier.appended(request, identity, patience)
         spent_on_history = (perf_counter() - started) * 1000
         # 6. Measure.
         started = perf_counter()
@@ -87,8 +89,7 @@ class Intake:
             whole = await self.measurer.measure(restored, counter)
             request = request._replace(body=restored)
             recognised = recognised.continued_by(whole.transcript)
-        names_reply = supply.named_reply is not None and bool(supply.named_reply.block)
-        if request.controls.dry_run and (recognised.knows_stored or names_reply):
+        if request.controls.dry_run and recognised.knows_stored:
             await request.prove()
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)
@@ -100,7 +101,7 @@ class Intake:
         has_tools = request.body.endpoint.offers_tools(request.body.values, sent.transcript)
         if restored is not None and policy.rewrites:
             policy = policy.with_dropping()
-        context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, supply)
+        context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, append)
         context = context._replace(size_refused=size, own_budget=policy.budget, compacting=_compacting(request, sent))
         if (threshold := _own_threshold(request, basis)) is not None and policy.rewrites:
             policy = policy.triggered_at(threshold)

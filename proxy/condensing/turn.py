@@ -29,7 +29,7 @@ from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.sessions.session import MAIN, OWN_HEADER, Branch, PicturesOut, printable_id
-from proxy.sessions.supply import Supply
+from proxy.sessions.supply import Append
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey
 from proxy.tokens.counter import Counter
@@ -37,7 +37,7 @@ from proxy.tokens.media import media_prices
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
-from strategies.core.messages import NO_PICTURES, Message, Pictures, Role, Value, dump
+from strategies.core.messages import NO_PICTURES, Message, Pictures, Value, dump
 from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, Bound
@@ -61,7 +61,7 @@ class RequestContext(NamedTuple):
     sent: Measured
     """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
     has_tools: bool  # whether the client's request offers tools
-    supply: Supply = Supply()  # what the request says of the history that it continues
+    append: Append | None = None  # in append mode, what the request adds to the stored history
     prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
     calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
     own_budget: Budget | None = None  # the policy's budget in tokens of our own count; None if it has none
@@ -199,17 +199,6 @@ class RequestContext(NamedTuple):
         return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
 
     @property
-    def keeps_reply(self) -> bool:
-        """Whether the reply is stored, with the history that it ends, so that a later request can name it.
-
-        A client that sends assistant messages itself keeps its own history and will send it again, so it is not stored.
-        """
-        named, body = self.supply.named_reply, self.request.body
-        if named is None or self.supply.append is not None or not body.endpoint.is_kept(body.values):
-            return False
-        return bool(named.block) or all(message.role is not Role.ASSISTANT for message in self.sent.transcript.chain)
-
-    @property
     def is_estimated(self) -> bool:
         """Whether the tokens were estimated by length, because that was enough to decide."""
         return self.measured.counted_by == LENGTH_ESTIMATE
@@ -245,7 +234,7 @@ class RequestContext(NamedTuple):
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
-        return self.supply.append is not None or self.has_restored or self.pictures_out is not None
+        return self.append is not None or self.has_restored or self.pictures_out is not None
 
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
@@ -458,13 +447,13 @@ class Decision(NamedTuple):
     @property
     def append_head(self) -> str:
         """In append mode, the head of the stored history once the upstream has accepted the request."""
-        context, append = self.context, self.context.supply.append
+        context, append = self.context, self.context.append
         return append.head if append and context.may_store and context.history.chain else ""
 
     @property
     def append_head_before(self) -> str:
         """In append mode, the head of the stored history until the upstream has accepted the request."""
-        append = self.context.supply.append
+        append = self.context.append
         return append.current_head if append else ""
 
     def in_context(self, context: RequestContext) -> Decision:

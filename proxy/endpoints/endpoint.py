@@ -117,8 +117,6 @@ class Endpoint(ABC):
     """Makes an element of a string, if the protocol accepts a string instead of the list."""
     text_parts: tuple[str, ...]
     """The types of parts that cost no more tokens than they have bytes; a picture of a few bytes may cost thousands."""
-    previous_reply = ""
-    """The member that names an earlier reply, which the request continues with its whole history; "" for none."""
 
     def look(self, value: object) -> tuple[str, bool]:
         """The role of a new element, and whether it is only text, which costs no more tokens than it has bytes.
@@ -142,10 +140,6 @@ class Endpoint(ABC):
         `roles` are those of the elements, as `look` returns them.
         """
         return None
-
-    def is_kept(self, values: Values) -> bool:
-        """Whether the server keeps the reply, so that a later request can name it."""
-        return False
 
     # -- requests: the members around the list
 

@@ -13,13 +13,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.http.sse import EventReader
 from proxy.overflow import read_body
-from proxy.values import count_at, json_or_none, word_at
+from proxy.values import count_at, json_or_none
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
@@ -85,11 +84,6 @@ class Capture(ABC):
     def items(self) -> Items:
         """The elements of the reply, as a client would send them back; empty if the reply is not complete."""
 
-    @property
-    def reply_id(self) -> str:
-        """The id of the reply; "" if no later request can name it."""
-        return ""
-
 
 @dataclass
 class JsonCapture(Capture):
@@ -102,15 +96,7 @@ class JsonCapture(Capture):
         self._chunks.append(chunk)
 
     def items(self) -> Items:
-        return self.items_in(self._document)
-
-    @property
-    def reply_id(self) -> str:
-        return word_at(self._document, "id")
-
-    @cached_property
-    def _document(self) -> Any:
-        return json_or_none(b"".join(self._chunks))
+        return self.items_in(json_or_none(b"".join(self._chunks)))
 
 
 @dataclass(slots=True)

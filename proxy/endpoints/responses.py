@@ -63,10 +63,6 @@ class ResponsesCapture(StreamCapture):
     def items(self) -> Items:
         return items_in(self._response)
 
-    @property
-    def reply_id(self) -> str:
-        return word_at(self._response, "id")
-
 
 def items_in(response: object) -> Items:
     return objects_at(response, "output") if word_at(response, "status") in ("completed", "incomplete") else ()
@@ -358,8 +354,7 @@ class ResponsesCounter(PartsCounter):
 
 
 _REFERENCE = "item_reference"
-_PREVIOUS = "previous_response_id"
-_SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
+_SERVER_STATE = ("previous_response_id", "conversation", "prompt")
 """Members that make the server put something before the list that the proxy does not know."""
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
 _METADATA = b"x-codex-turn-metadata"
@@ -383,7 +378,6 @@ class ResponsesEndpoint(Endpoint):
     list_member = "input"
     list_is_optional = True
     text_parts = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-    previous_reply = _PREVIOUS
     counted_members = ("instructions", "tools", "text")
     counter = ResponsesCounter
     reply_limits = ("max_output_tokens",)
@@ -422,9 +416,6 @@ class ResponsesEndpoint(Endpoint):
         if any(values.get(member) is not None for member in _SERVER_STATE):
             return Reason.SERVER_STATE
         return Reason.UNRESOLVED_REFERENCE if _REFERENCE in roles else None
-
-    def is_kept(self, values: Values) -> bool:
-        return values.get("store") is not False
 
     def compact_threshold(self, values: Values) -> int | None:
         wanted = (each for each in objects_at(values, self.management_member) if each.get("type") == COMPACTION)

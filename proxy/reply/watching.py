@@ -79,10 +79,6 @@ class WatchedReply:
         return self._capture.items() if self._capture is not None else ()
 
     @property
-    def reply_id(self) -> str:
-        return self._capture.reply_id if self._capture is not None else ""
-
-    @property
     def is_answer(self) -> bool:
         """Whether the reply has the endpoint's own form, unlike a page or the answer of a health check."""
         return self._endpoint.answer.search(self._head) is not None

@@ -56,7 +56,6 @@ class Body(NamedTuple):
     size: int  # bytes of the request and of the supplied messages
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
-    supplied: slice = slice(0, 0)  # the place in `elements` of the messages that the client did not send
 
     @property
     def is_text(self) -> bool:
@@ -67,7 +66,7 @@ class Body(NamedTuple):
         """The same request with `stored` messages among its own, before the one at this index."""
         elements = [*self.elements[:at], *stored, *self.elements[at:]]
         size = self.size + sum(len(element.data) for element in stored)
-        return self._replace(elements=elements, size=size, supplied=slice(at, at + len(stored)))
+        return self._replace(elements=elements, size=size)
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""

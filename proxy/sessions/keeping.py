@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import count
-from types import MappingProxyType
 from typing import NamedTuple
 
 from proxy.runtime.owned_tasks import load_of, offload
@@ -27,7 +26,6 @@ from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.requests import RequestRecord, amounts
 from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
-from proxy.sessions.supply import collided, history_of
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard
@@ -49,8 +47,7 @@ class SessionUpdate(NamedTuple):
     A function, because the session may be read again before it is written.
     """
     covered: int = 0  # how many messages the view's head covers
-    blocks: Mapping[str, bytes] = MappingProxyType({})
-    """The block of an append, or of a reply that a later request may name, by its name."""
+    blocks: Mapping[str, bytes] = NONE  # the block of an append, by its name
     tip: Tip | None = None  # where the history ends after an append; None outside of append mode
     tip_before: Tip = Tip()
     marks: tuple[str, ...] = ()  # those of the answer to a compaction, by which a later request is known
@@ -220,8 +217,6 @@ class Keeper:
 
     async def _settle(self, recognised: Recognised, update: SessionUpdate) -> None:
         async with self._stored.lock(recognised.key):
-            if update.tip is None and update.blocks:
-                update = update._replace(blocks=await self._unless_collided(recognised.key, update.blocks))
             for _ in range(TRIES):
                 stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.
@@ -237,14 +232,6 @@ class Keeper:
                 recognised = _forked_if_moved(recognised._replace(session=stored), update)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _unless_collided(self, key: StoreKey, blocks: Mapping[str, bytes]) -> Mapping[str, bytes]:
-        """The block of a reply, under another name if the id of the reply has a block with another history already."""
-        ((name, block),) = blocks.items()
-        owner = (await self._stored.store.find(key.tenant, [name])).names.get(name)
-        others = await self._stored.store.blocks(key._replace(name=owner), [name]) if owner else {}
-        is_known = any(history_of(other) == history_of(block) for other in others.values())
-        return {collided(name): block} if others and not is_known else blocks
-
     async def _save(self, recognised: Recognised, update: SessionUpdate) -> bool:
         """Writes the session after a turn with its new blocks; False if another writer was first.
 
@@ -256,8 +243,7 @@ class Keeper:
         session, record = update.after(before, branch, self.clock())
         session = session._replace(tip=update.tip or before.tip)
         save = partial(self._stored.save, recognised.key, journal=record.packed(session.models))
-        nodes = (*nodes_of(update), *update.marks) if session.is_derived else ()
-        index = (*nodes, *(() if update.tip is not None else update.blocks))
+        index = (*nodes_of(update), *update.marks) if session.is_derived else ()
         if update.tip is not None:
             return await save(session, self.ttl, update.blocks, index)
         transcript = update.transcript
@@ -265,7 +251,6 @@ class Keeper:
             await offload(load_of(transcript.chain[run.start : run.stop]), new_block, transcript, run.start, run.stop)
             for run in unstored_in(before, transcript, branch)
         ]
-        own |= update.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:
             try:

@@ -1,11 +1,11 @@
-"""Supplies the messages of a conversation that its client did not send. Three kinds of clients leave them to the store.
+"""Supplies the messages of a conversation that its client did not send. Two kinds of clients leave them to the store.
 
     append mode    the client names a session, and sends what comes next
-    a named reply  it names the newest reply, as `previous_response_id` does, and sends what comes next
     trimming       it sends the newest part of its history, with the first message or without
 
-What is supplied becomes part of the request's list of messages (`Body.supplied`). From then on nothing tells it from
-what was sent: it is read, cached and counted in the same way.
+What is supplied becomes part of the request's list of messages (`Body.with_supplied`). From then on nothing tells it
+from what was sent: it is read, cached and counted in the same way. What only the upstream has cannot be supplied: such
+a request passes as it came (`require_history`).
 
 Append mode. Each append stores one block: the messages that the client sent and the reply, linked to the block before.
 The session names its newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to
@@ -14,12 +14,6 @@ which must name the newest head. If it names the head before that, and its messa
 repeats the append that was stored last, and replaces it together with its reply. Messages and reply are stored together
 or not at all.
 
-A named reply. Such a client relies on a server that keeps its history. So the proxy stores each such reply in a block
-of its own: what the client sent for it, the reply, and the name of the block of the previous reply. A digest of the
-reply's id names the block, and the chain index leads from there to the session that has it. Such a conversation is
-stored from its first request, which holds no message of a model: a client that sends what a model said keeps its
-history itself. If a session forks from the one that has the history, its first block repeats all of it.
-
 Trimming. The stored messages form a tree, in which the sent ones are looked for (`strategies/core/alignment.py`).
 """
 
@@ -27,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -42,15 +36,15 @@ from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
 from proxy.reasons import Reason
 from proxy.request.message_cache import Element, MessageCache
 from proxy.request.wire import Body, ClientRequest
-from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document
+from proxy.sessions.codec import BLOCK_VERSION, StoredMessage
 from proxy.sessions.histories import IN_THREAD, Histories, History, history_at
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.sessions.session import EMPTY, Tip, may_be_newest_part
-from proxy.sessions.stored import SessionLookup, StoredSessions
-from proxy.store.access import Patience, decompress
+from proxy.sessions.stored import StoredSessions
+from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align
-from strategies.core.messages import DIGEST_BYTES, Role, chain, dump
+from strategies.core.messages import Role, chain, dump
 from strategies.core.transcript import Transcript
 
 
@@ -76,22 +70,8 @@ class Append(NamedTuple):
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
 
 
-class NamedReply(NamedTuple):
-    """What a request continues whose reply may be named by a later one."""
-
-    block: str = ""  # the name of the block of the reply that the request names; "" if it names none
-    session: str = ""  # the name of the session that has this block
-
-
-class Supply(NamedTuple):
-    """What a request says of the history that it continues; nothing, if its client sends the whole of it."""
-
-    append: Append | None = None
-    named_reply: NamedReply | None = None  # None if the reply is not to be stored for later requests to name
-
-
 class HeldByServer(Exception):
-    """The upstream holds a part of the history that is not known here: the request is to pass as it came."""
+    """The upstream holds a part of the history: the request is to pass as it came."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -99,46 +79,23 @@ class HeldByServer(Exception):
 
 
 class Supplier:
-    """Supplies stored messages; one per app.
+    """Supplies stored messages; one per app. `silence` is the longest that an upstream may be silent, in seconds."""
 
-    `takes_over` says whether replies may be named. `silence` is the longest that an upstream may be silent, in seconds.
-    """
-
-    def __init__(
-        self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float, *, takes_over: bool
-    ) -> None:
+    def __init__(self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float) -> None:
         self._stored = stored
         self._histories = histories
         self._cache = cache
         self._turns = AppendTurns(stored, silence)
-        self._takes_over = takes_over
-
-    async def supply(
-        self, request: ClientRequest, identity: Identity, patience: Patience
-    ) -> tuple[ClientRequest, Supply]:
-        """The request with the history that it names.
-
-        Raises `HeldByServer`, and in append mode `HeadMismatch`, `HistoryUnavailable` and `BadRequest`.
-        """
-        named_reply = None
-        if self._takes_over and request.body.endpoint.previous_reply:
-            body, named_reply = await self._after_reply(request.tenant, request.body, patience)
-            _require_history(body, is_named_known=named_reply is not None)
-            request = request._replace(body=body)
-        if not request.controls.append:
-            return request, Supply(named_reply=named_reply)
-        return await self._appended(request, identity, patience, named_reply)
-
-    def require_history(self, body: Body) -> None:
-        """Raises `HeldByServer` for a request that no look-up can supply with all of its history."""
-        named = body.values.get(body.endpoint.previous_reply) if body.endpoint.previous_reply else None
-        _require_history(body, is_named_known=self._takes_over and isinstance(named, str))
 
     # -- append mode ---------------------------------------------------------------------------------
 
-    async def _appended(
-        self, request: ClientRequest, identity: Identity, patience: Patience, named_reply: NamedReply | None
-    ) -> tuple[ClientRequest, Supply]:
+    async def appended(
+        self, request: ClientRequest, identity: Identity, patience: Patience
+    ) -> tuple[ClientRequest, Append]:
+        """A request of append mode with the history that it continues.
+
+        Raises `HeadMismatch`, `HistoryUnavailable` and `BadRequest`.
+        """
         _check_append(request.controls, request.body, identity.id)
         has_turn = True
         try:
@@ -157,7 +114,7 @@ class Supplier:
         base, before = _base_of(stored, request.body.elements, request.controls.if_head)
         body = request.body.with_supplied(before)
         append = Append(base, request.body.elements, head_after(body.elements), stored.tip.head)
-        return request._replace(body=body), Supply(append, named_reply)
+        return request._replace(body=body), append
 
     async def history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False) -> History:
         """The history that append mode has stored under an explicit id.
@@ -183,38 +140,6 @@ class Supplier:
             return history_at(session.tip, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
-
-    # -- a named reply -------------------------------------------------------------------------------
-
-    async def _after_reply(self, tenant: str, body: Body, patience: Patience) -> tuple[Body, NamedReply | None]:
-        """The body of a request with the history that it names, and what it continues.
-
-        The body is unchanged if that history is not known. None if the reply is not to be stored either.
-        """
-        named = body.values.get(body.endpoint.previous_reply)
-        if named is None:
-            return body, NamedReply() if body.endpoint.is_kept(body.values) else None
-        if not isinstance(named, str):
-            return body, None
-        try:
-            return await patience.read(self._after_known_reply(tenant, named, body))
-        except StoreError as error:
-            self._stored.outage.failed("a stored reply was not read", error)
-            return body, None
-
-    async def _after_known_reply(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, NamedReply | None]:
-        name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
-        names = await lookup.names([name, collided(name)])
-        key = StoreKey(tenant, "" if collided(name) in names else names.get(name, ""))
-        session = await lookup.session(key.name) if key.name else None
-        if session is None or session.dialect != body.endpoint.dialect.name:
-            return body, None
-        history = await self._histories.history(key, session, [name])
-        try:
-            before = history_at(Tip("", name), history.appended).elements
-        except KeyError:
-            return body, None
-        return body.with_supplied(before), NamedReply(name, key.name)
 
     # -- trimming ------------------------------------------------------------------------------------
 
@@ -258,10 +183,10 @@ class Supplier:
         return [element or next(elements) for element in cached]
 
 
-def _require_history(body: Body, *, is_named_known: bool) -> None:
-    """Raises `HeldByServer` if the server holds a part of the history, the named reply's left out if it is known."""
-    values = {**body.values, body.endpoint.previous_reply: None} if is_named_known else body.values
-    state = body.endpoint.server_state(values, () if body.is_text else (each.role for each in body.elements))
+def require_history(body: Body) -> None:
+    """Raises `HeldByServer` if the server holds a part of the history."""
+    roles = () if body.is_text else (each.role for each in body.elements)
+    state = body.endpoint.server_state(body.values, roles)
     if state is not None:
         raise HeldByServer(state)
 
@@ -297,31 +222,6 @@ def head_after(elements: Sequence[Element]) -> str:
     """The head of a history with these messages, as headers show it."""
     digests = chain(element.digest for element in elements if element.role not in element.endpoint.dialect.system_roles)
     return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
-
-
-def block_name(reply_id: str) -> str:
-    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
-
-
-def collided(name: str) -> str:
-    """The name that the index has if two replies with different histories had one id, which then names neither."""
-    return blake2b(name.encode(), digest_size=DIGEST_BYTES, person=b"collided").hexdigest()
-
-
-def history_of(block: bytes) -> tuple[str, str]:
-    """What tells the history of a reply from others: the head before the reply, and the reply's last item."""
-    document = block_document(decompress(block))
-    return document["before"][0], document["messages"][-1]
-
-
-def reply_block(continued: NamedReply, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
-    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
-    if not (reply and reply_id):
-        return {}
-    base, start = (continued.block, body.supplied.stop) if continued.session == session else ("", 0)
-    # The head of all that was sent: it distinguishes this reply from another one with the same id.
-    _, data = Append(Tip(head_after(body.elements), base), body.elements[start:], "").block(reply)
-    return {block_name(reply_id): data}
 
 
 _ENDED = 0.001  # seconds: a claim that is renewed for so long has ended

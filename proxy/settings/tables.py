@@ -492,7 +492,6 @@ class SessionSettings(Table):
         "x-openwebui-chat-id",
         "x-conversation-id",
     )
-    take_over: bool = False
 
 
 class ServerSettings(Table):

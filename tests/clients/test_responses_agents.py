@@ -1,6 +1,5 @@
-"""Agents of LangChain and pydantic-ai at `/v1/responses`: far past the window, with all items or by the last id."""
+"""Agents of LangChain and pydantic-ai at `/v1/responses`: far past the window."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic_ai import Agent
-from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import UsageLimits
 
@@ -21,8 +20,6 @@ from tests.support.proxy import Proxy, running_proxy
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 WINDOW, ROUNDS = 8_000, 14
-
-by_id = pytest.mark.parametrize("by_id", [False, True], ids=["all-items", "by-id"])
 
 
 class Reader:
@@ -43,7 +40,7 @@ class Reader:
 
 @contextmanager
 def upstream_and_proxy() -> Iterator[tuple[StrictResponses, Proxy]]:
-    settings: Any = {"strategy": "mask+half-window", "window": WINDOW, "sessions": {"take_over": True}}
+    settings: Any = {"strategy": "mask+half-window", "window": WINDOW}
     with StrictResponses(Reader(), window=WINDOW) as upstream, running_proxy(upstream.url, **settings) as proxy:
         yield upstream, proxy
         actions = {exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(RESPONSES)}
@@ -51,16 +48,11 @@ def upstream_and_proxy() -> Iterator[tuple[StrictResponses, Proxy]]:
         assert upstream.refusals == []
 
 
-def names_replies(proxy: Proxy) -> bool:
-    return bool(json.loads(proxy.journal.to(RESPONSES)[-1].body).get("previous_response_id"))
-
-
 def contents(path: str) -> str:
     return f"{path}: " + "line of a file. " * 200
 
 
-@by_id
-def test_langchain(by_id: bool) -> None:
+def test_langchain() -> None:
     @tool
     def read(path: str) -> str:
         """Reads a file."""
@@ -68,9 +60,7 @@ def test_langchain(by_id: bool) -> None:
 
     with upstream_and_proxy() as (_, proxy), openai.DefaultHttpxClient() as http_client:
         options: dict[str, Any] = {"base_url": proxy.base_url, "api_key": KEY, "model": MODEL}
-        model = ChatOpenAI(
-            **options, http_client=http_client, use_responses_api=True, use_previous_response_id=by_id
-        ).bind_tools([read])
+        model = ChatOpenAI(**options, http_client=http_client, use_responses_api=True).bind_tools([read])
         messages: list[BaseMessage] = [HumanMessage(RULE)]
         while True:
             reply = model.invoke(messages)
@@ -80,17 +70,14 @@ def test_langchain(by_id: bool) -> None:
             calls = reply.tool_calls
             messages += [ToolMessage(read.invoke(call["args"]), tool_call_id=call["id"]) for call in calls]
         assert reply.text == "All done."
-        assert names_replies(proxy) is by_id
 
 
 @pytest.mark.anyio
-@by_id
-async def test_pydantic_ai(by_id: bool) -> None:
+async def test_pydantic_ai() -> None:
     with upstream_and_proxy() as (_, proxy):
         async with openai.AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client:
-            settings = OpenAIResponsesModelSettings(openai_previous_response_id="auto") if by_id else None
             model = OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=client))
-            agent = Agent(model, model_settings=settings)
+            agent = Agent(model)
 
             @agent.tool_plain
             def read(path: str) -> str:
@@ -99,4 +86,3 @@ async def test_pydantic_ai(by_id: bool) -> None:
 
             result = await agent.run(RULE, usage_limits=UsageLimits(request_limit=ROUNDS + 1))
         assert result.output == "All done."
-        assert names_replies(proxy) is by_id

@@ -7,15 +7,13 @@ import pytest
 
 from proxy.cli import main
 from proxy.commands.sessions import lines_of
-from tests.http import test_messages, test_responses
+from tests.http import test_messages
 from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, each_store, for_agents, store, until_condensed
-from tests.http.test_taking_over import Caller
 from tests.support.admin_api import SESSIONS, TOKEN, admin, only_place, operator, place_of
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import running_proxy
 from tests.support.replies import completion
-from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import Stage, agent, chat, controls, proxy_with_upstream
 
 __all__ = ["store"]
@@ -272,28 +270,6 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
             proxy.quiet()
             assert all(str(api.views(upstream)[-1]).count(each) >= 2 for each in ids), "call and result"
         assert set(actions) == {"replayed", "condensed"}
-
-
-def test_a_pin_holds_where_the_server_keeps_the_history(store: str) -> None:
-    settings = {**SETTINGS, "window": test_messages.WINDOW, "sessions": {"take_over": True}}
-    with (
-        StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
-        running_proxy(upstream.url, store={"url": store}, **settings) as proxy,
-    ):
-        client, actions = Caller(proxy.url), set()
-        for _ in range(4):
-            client.turn()
-            proxy.quiet()
-        place = only_place(proxy.url)
-        (branch,) = operator(proxy.url, place).json()["branches"]
-        number = next(i for i, item in enumerate(branch["messages"]) if is_call(item))
-        operator(proxy.url, f"{place}/pins", "POST", {"message": number})
-        while "replayed" not in actions:
-            actions.add(client.turn().action)
-            proxy.quiet()
-        view = test_responses.client_bodies(upstream)[-1]["input"]
-        (id,) = is_call(branch["messages"][number])
-        assert [item["type"] for item in view if item.get("call_id") == id] == ["function_call", "function_call_output"]
 
 
 def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> None:

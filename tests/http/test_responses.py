@@ -240,4 +240,18 @@ def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reas
     assert forwarded == {key: value for key, value in body.items() if key != "condenser"}
 
 
+def test_a_client_that_leaves_its_history_to_the_server_passes_until_the_end() -> None:
+    with StrictResponses(window=WINDOW) as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
+        previous: Json = {}
+        for reason in ("below-marks", "server-state", "server-state"):
+            body = {"model": MODEL, "input": [{"role": "user", "content": "Go on."}], **previous}
+            answer = wire.post_json(proxy.url, RESPONSES, body, KEY)
+            assert answer.reason == reason
+            previous = {"previous_response_id": response_in(answer)["id"]}
+        assert [each.body for each in proxy.journal.to(RESPONSES)] == [
+            each.body for each in upstream.journal.to(RESPONSES)
+        ]
+        assert upstream.refusals == []
+
+
 # -- counting ----------------------------------------------------------------------------------------------

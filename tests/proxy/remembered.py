@@ -31,7 +31,7 @@ class Sessions:
     """Both ways between a conversation and its session."""
 
     def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
-        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0, takes_over=False)
+        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0)
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
