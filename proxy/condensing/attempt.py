@@ -171,7 +171,7 @@ def session_after(
     if context.compacting is not None:
         after = after.with_compaction(branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
-    for patch in (*decision.memory_patches, decision.view.unplaced, rounds.patch if rounds else None):
+    for patch in (decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None):
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     after = after.with_model(record.model)._replace(
         settings=session.settings if session.is_derived else dict(context.policy.session_settings),

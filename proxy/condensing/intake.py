@@ -255,9 +255,9 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
     measured, body, transcript = context.measured, context.request.body, context.shown
     systems = b"".join([message.digest for _, message in transcript.systems])
-    # What memory puts into the view, each with its index in the chain. A recital is sent with the message before it.
+    # What memory puts into the view, each with its index in the chain. What is carried goes with the message before it.
     hidden = [
-        (patch.at - patch.follows, item_for(piece, transcript, context.counter).message)
+        (patch.at - patch.is_carried, item_for(piece, transcript, context.counter).message)
         for patch in transcript.patches
         for piece in patch.pieces
     ]

@@ -64,7 +64,7 @@ class Searcher:
         placed, carried = blocks_in(patches), carried_in(transcript.patches)
         patches = [patch for patch in patches if not patch.is_carried]
         newest = context.history.last_user if context.block_is_for_turn else None
-        wanted = [block for block in placed if newest is None or block.about == newest]
+        wanted = [block for block in placed if newest is None or block.at == newest]
         blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
         spent = sum(sizes[block] for block in blocks)
         context = context._replace(offer=context.offerable.within(saved // 2 - spent))

@@ -13,9 +13,6 @@ the upstream's prompt cache stays valid, and so does reasoning that is bound to 
 what the view shows, earlier blocks included, nor what a strategy dropped on purpose. Where a strategy wants it
 (`rolling.block = turn`), it leaves with the next user message instead.
 
-A recital (`ledger.recital`) is a block of rules: it stands behind its user message, for as long and within the same
-bound.
-
 All blocks and the offer of the tool together have at most half of the tokens that the condensation saves.
 """
 
@@ -36,7 +33,6 @@ from proxy.searching import NO_OFFER
 from proxy.sessions.cards import combined_cards
 from proxy.sessions.session import MAX_PATCHES, Session, has_node
 from proxy.store.base import StoreKey
-from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.messages import ROOT
@@ -46,7 +42,6 @@ from strategies.core.view import View, fold
 from strategies.memory.asking import asked, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, expanded, message_entries
-from strategies.memory.recital import recital
 
 MIN_ROOM = 32
 """Tokens below which no block is chosen."""
@@ -198,14 +193,11 @@ class Injector:
         decision = _folded(decision._replace(offer=context.offer), context)
         saved, a_search = context.saved_by(decision.applied), ROUND if context.offer.is_made else 0
         allowance = min(allowance, saved - decision.view.memory_tokens - a_search) - context.offer.tokens
-        if context.compacting is not None or not context.shows_blocks(decision.applied):
+        is_wanted = context.compacting is None and context.shows_blocks(decision.applied)
+        if not (is_wanted and _has_room_for_block(decision)):
             return decision
-        before = decision.view.memory_tokens
-        if _has_room_for_block(decision):
-            block = await self._choose_block(decision.view, context, allowance)
-            decision = _with_block(decision, context, block)
-        allowance -= decision.view.memory_tokens - before
-        return _with_block(decision, context, _choose_recital(decision, allowance))
+        block = await self._choose_block(decision.view, context, allowance)
+        return decision if block is None else _with_block(decision, context, block)
 
     async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> Overlay | None:
         """The block for the last user message, of at most `allowance` tokens; None if nothing is worth it."""
@@ -213,7 +205,8 @@ class Injector:
         last = history.last_user
         if last is None or budget is None:
             return None
-        left = min(block_room(budget.window, policy.block_tokens), allowance, _free(budget, view))
+        free = budget.headroom(view.tokens) - budget.least_headroom
+        left = min(block_room(budget.window, policy.block_tokens), allowance, free)
         if left < MIN_ROOM:
             return None
         question = asked(history.chain[last].text)
@@ -237,51 +230,19 @@ def _has_room_for_block(decision: Decision) -> bool:
 
     Among the messages that an opaque head has kept it would cost their reasoning.
     """
-    last = decision.context.history.last_user
-    is_new = _ends_with_question(decision) or (decision.action is Action.CONDENSED and not decision.view.is_opaque)
-    return last is not None and is_new and _has_place(decision, last, (last, 1))
-
-
-def _ends_with_question(decision: Decision) -> bool:
-    history = decision.context.history
-    return history.last_user == len(history.chain) - 1
-
-
-def _has_place(decision: Decision, message: int, order: tuple[int, int]) -> bool:
-    """Whether the message that something is about is not covered, and nothing of its kind stands there yet."""
-    covered = decision.view.covered_count
+    history, covered = decision.context.history, decision.view.covered_count
+    last, is_condensed = history.last_user, decision.action is Action.CONDENSED and not decision.view.is_opaque
+    if last is None or last < covered or not (last == len(history.chain) - 1 or is_condensed):
+        return False
     patches = [each for each in decision.context.measured.transcript.patches if each.stands_behind(covered)]
-    return covered <= message and len(patches) < MOST_BLOCKS and all(patch.order != order for patch in patches)
+    return len(patches) < MOST_BLOCKS and all(patch.at != last or patch.is_carried for patch in patches)
 
 
-def _choose_recital(decision: Decision, allowance: int) -> Overlay | None:
-    """The recital behind a last user message that ends the history, of at most `allowance` tokens; None if none is due.
-
-    System messages that a client puts there have the last word.
-    """
-    context, view = decision.context, decision.view
-    history, budget, caps = context.history, context.own_budget, context.policy.ledger
-    if not (caps.recital and caps.rules and budget and _ends_with_question(decision)):
-        return None
-    place = len(history.chain)
-    if any(at == place for at, _ in history.systems) or not _has_place(decision, place - 1, (place, 0)):
-        return None
-    raw = recital(view, min(caps.recital, allowance, _free(budget, view)))
-    pieces = (Literal(raw or "", PieceKind.RECITAL),)
-    return Overlay(history.digests[-1], place, 0, pieces, view.covered_count) if raw else None
-
-
-def _free(budget: Budget, view: View) -> int:
-    return budget.headroom(view.tokens) - budget.least_headroom
-
-
-def _with_block(decision: Decision, context: RequestContext, block: Overlay | None) -> Decision:
-    """The decision with one more block in its view, unless that were longer than the client's list."""
-    if block is None:
-        return decision
+def _with_block(decision: Decision, context: RequestContext, block: Overlay) -> Decision:
+    """The decision with a new block in its view, unless that were longer than the client's list."""
     patches = tuple(sorted((*decision.view.transcript.patches, block), key=attrgetter("order")))
     context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
-    after = _folded(decision, context)._replace(memory_patches=(*decision.memory_patches, block))
+    after = _folded(decision, context)._replace(memory_patch=block)
     return after if after.tokens_after <= decision.tokens_before else decision
 
 

@@ -410,7 +410,7 @@ class Decision(NamedTuple):
     floor: int | None = None
     """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
     offer: Offer = NO_OFFER  # the memory tool, if the view pays for its offer
-    memory_patches: tuple[Overlay, ...] = ()  # the memory blocks that this view has first
+    memory_patch: Overlay | None = None  # the memory block that this view has first
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE

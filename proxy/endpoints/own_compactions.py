@@ -19,7 +19,7 @@ from strategies.core.transcript import Systems
 from strategies.core.view import Item, View
 from strategies.dialects.responses import REASONING, RESPONSES
 
-_LEFT_OUT = (PieceKind.PATCH, PieceKind.MEMORY, PieceKind.RECITAL)
+_LEFT_OUT = (PieceKind.PATCH, PieceKind.MEMORY)
 _WITH_ID = ("message", "function_call", "custom_tool_call")
 NOTE = "[Condensed history] {}: results of earlier calls were shortened or left out here; look them up again if needed."
 

@@ -35,7 +35,7 @@ from proxy.quoting import not_this
 from strategies import TABLE
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
-from strategies.core.ledger import MIN_RECITAL, LedgerCaps
+from strategies.core.ledger import LedgerCaps
 from strategies.dialects import DIALECTS
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
@@ -103,13 +103,6 @@ def matching(pattern: str, what: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def room_for_recital(value: int) -> int:
-    """`value` if a recital of so many tokens has room for a rule, or if it is 0; raises `ValueError`."""
-    if value and value < MIN_RECITAL:
-        raise ValueError(f"must be 0, or {MIN_RECITAL} or more tokens{not_this(value)}")
-    return value
 
 
 def of_32_bytes(value: SecretStr) -> SecretStr:
@@ -360,10 +353,9 @@ class LedgerSettings(Table):
     rules_max_tokens: int = Field(1_000, ge=0)
     names_max_tokens: int = Field(700, ge=0)
     facts_max_tokens: int = Field(800, ge=0)
-    recital: Annotated[int, AfterValidator(room_for_recital)] = 0
 
     def to_caps(self) -> LedgerCaps:
-        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens, self.names_max_tokens, recital=self.recital)
+        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens, self.names_max_tokens)
 
 
 class TokenizerSettings(Table):

@@ -88,7 +88,6 @@ class LedgerCaps:
     facts: int = 800
     names: int = 700
     together: int = 10**9  # the maximum of all parts together. Rules take their tokens first, then names, then facts.
-    recital: int = 0  # of a recital, which is no part of the ledger; 0 for none
 
     @property
     def all(self) -> int:
@@ -97,8 +96,6 @@ class LedgerCaps:
 
 
 LEDGER = LedgerCaps()
-MIN_RECITAL = 40
-"""The tokens that one short rule needs in a recital, with the heading."""
 
 
 def _written(fact: Fact) -> str:
@@ -174,7 +171,7 @@ def ledger(
     for text in filter(None, (message.words for message in said)):
         rules.hear(text, units(text))
     stands = {wording(unit) for message in standing for unit in units(message.words)}
-    kept = fitting_rules([rule for rule in rules if wording(rule) not in stands], caps.rules, counter)
+    kept = _fitting_rules([rule for rule in rules if wording(rule) not in stands], caps.rules, counter)
     gone = list(gone)
     lengths = [len(message.text) + sum(len(call.arguments) for call in message.calls) for message in gone]
     texts_by_user: dict[bool, list[str]] = {True: [], False: []}
@@ -205,7 +202,7 @@ def _texts_for_facts(message: Message, units: Callable[[str], Iterable[str]]) ->
     yield "\n".join((others, *(call.arguments for call in message.calls))), False
 
 
-def fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:
+def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:
     """As many rules as fit, and then of the wishes and tasks; of each kind the earliest in half of the room, then the
     newest.
     """

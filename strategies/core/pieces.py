@@ -15,7 +15,6 @@ class PieceKind(Enum):
     SHORTENED = "shortened"
     PATCH = "patch"
     MEMORY = "memory"
-    RECITAL = "recital"
     OPAQUE = "opaque"  # a vendor's own compaction, as it came
     CARRIED = "carried"  # what must not get lost under an opaque head; it stands behind the messages that were kept
 
@@ -54,12 +53,7 @@ def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
 
 
 def is_memory(piece: Piece) -> bool:
-    """Whether a piece is a memory block; a recital is one of rules."""
-    return isinstance(piece, Literal) and piece.kind in (PieceKind.MEMORY, PieceKind.RECITAL)
-
-
-def is_recital(piece: Piece) -> bool:
-    return isinstance(piece, Literal) and piece.kind is PieceKind.RECITAL
+    return isinstance(piece, Literal) and piece.kind is PieceKind.MEMORY
 
 
 def is_opaque(piece: Piece) -> bool:
@@ -86,30 +80,14 @@ class Overlay:
     asked: bytes = b""  # the digest of the message that it goes before, if it is about just that one
 
     @property
-    def is_recital(self) -> bool:
-        return any(map(is_recital, self.pieces))
-
-    @property
     def is_carried(self) -> bool:
+        """Whether it is what an opaque head carries. That belongs to the message before it, and so may end a list."""
         return any(map(is_carried, self.pieces))
 
     @property
-    def follows(self) -> bool:
-        """Whether it belongs to the message before it, and so may end a list."""
-        return self.is_recital or self.is_carried
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Sorts overlays by their place, each of which has at most one of a kind: a recital, a block, what is carried.
-
-        A recital is first, because it belongs to the user message before it.
-        """
-        return self.at, 0 if self.is_recital else 1 + self.is_carried
-
-    @property
-    def about(self) -> int:
-        """The chain index of the message that it is about: the one before it if it follows that, else the one after."""
-        return self.at - self.follows
+    def order(self) -> tuple[int, bool]:
+        """Sorts overlays by their place, each of which has at most one of each kind: what is carried is last."""
+        return self.at, self.is_carried
 
     def outlives(self, covered: int) -> bool:
         """Whether a head that covers so many messages has not taken it in.

@@ -300,8 +300,7 @@ def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tu
 
     The message after the anchor must not be the result of a call, because a round is never split. If no message
     follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
-    A memory block stands only before the message that it is about. A recital stands behind its own, also if that is the
-    last one.
+    A memory block stands only before the message that it is about. What is carried may also follow the last message.
     """
     digests = transcript.digests
     standing = {
@@ -316,6 +315,6 @@ def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tu
 def _may_precede_next(patch: Overlay, transcript: Transcript) -> bool:
     """Whether a patch may stand before the message at its place."""
     if patch.at == len(transcript.chain):
-        return patch.follows
+        return patch.is_carried
     message = transcript.chain[patch.at]
     return not message.is_result and patch.asked in (b"", message.digest)

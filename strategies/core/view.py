@@ -41,7 +41,6 @@ from strategies.core.pieces import (
     carried_in,
     is_carried,
     is_opaque,
-    is_recital,
     source,
     with_kept,
 )
@@ -50,7 +49,7 @@ from strategies.core.transcript import Transcript
 
 BRIDGE = "Understood."
 """The assistant's message between a tool's result and a user message, if we have made them neighbours."""
-_OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY, PieceKind.RECITAL)
+_OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
 
 
 # -- the form of a list --------------------------------------------------------------------------------------------
@@ -291,7 +290,7 @@ class View:
         """Whether nothing follows the last user message but what belongs to it."""
         last = self.last_user
         after = () if last is None else self.items[last + 1 :]
-        return last is not None and all(is_recital(item.piece) or is_carried(item.piece) for item in after)
+        return last is not None and all(is_carried(item.piece) for item in after)
 
     @property
     def is_opaque(self) -> bool:
@@ -429,8 +428,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     The head shows pinned messages even if it was made before the pin. Behind an opaque head, what is carried stands at
     the place where the view first had it (`View.unplaced`), and at the end of the list until it has one.
 
-    A patch belongs to the message before it, and a recital may follow the last one. A head that covers that message was
-    made with the patch in place, so the patch is not inserted again, unless it was placed behind that head.
+    A patch belongs to the message before it, and what is carried may follow the last one. A head that covers that
+    message was made with the patch in place, so the patch is not inserted again, unless it was placed behind that head.
 
     Messages from before the head was first sent lose their signed reasoning (`Transcript.bound_until`). So does a reply
     that came after hidden rounds, because the client has joined it with what was said before them.

@@ -230,14 +230,14 @@ def test_another_reply_to_the_same_message_takes_the_place_of_the_first() -> Non
     assert session.with_patch(again, LONG.digests, 0).patches == (session.patches[1], again)
 
 
-def test_a_recital_and_a_hidden_round_share_a_place_and_each_replaces_its_own_kind() -> None:
+def test_a_hidden_round_and_what_is_carried_share_a_place_and_each_replaces_its_own_kind() -> None:
     rounds, again = patch_at(LONG, 5), patch_at(LONG, 5, "again")
-    told, other = (Overlay(rounds.anchor, 5, 0, (Literal(f'"{each}"', PieceKind.RECITAL),)) for each in "ab")
+    carried, other = (Overlay(rounds.anchor, 5, 0, (Literal(f'"{each}"', PieceKind.CARRIED),)) for each in "ab")
     session = BLANK
-    for patch in (rounds, told, again, other):
+    for patch in (carried, rounds, other, again):
         session = session.with_patch(patch, LONG.digests, 0)
-    assert session.patches == (again, other)
-    assert standing_patches(session.patches, LONG) == (other, again)
+    assert session.patches == (other, again)
+    assert standing_patches(session.patches, LONG) == (again, other)
 
 
 def test_the_newest_patch_of_each_place_stands_unless_covered() -> None:
