@@ -30,11 +30,10 @@ WINDOW, TRIGGER = 8_192, 6_093
 STYLES = ("obliging", "careless")
 _OWN_CALLS = (
     "Transcript to compress", "Transcript segment to compress now", "Message from the context keeper",
-    "=== CURRENT NOTES ===", "Write the JSON object now.", "This message is not part of the conversation",
+    "=== CURRENT NOTES ===", "Write the JSON object now.",
 )  # fmt: skip
-"""Phrases that mark a proxy's own request for a summary; the last two are of our `rolling`."""
+"""Phrases that mark a proxy's own request for a summary; the last one is of our `rolling`."""
 _WORDS = re.compile(r"at most (\d+) words")
-_RECORD = "## Context Summary"
 _RULE = re.compile(
     r"\b(?:must|never|always|do not|don't|only|prefer|wants?|every|keep|no|when you|before you|until|unless)\b", re.I
 )
@@ -59,7 +58,7 @@ class Model:
         self.own_calls += 1
         room = 4 * min(int(body.get("max_tokens") or body.get("max_completion_tokens") or 2_048), 2_048)
         if "JSON object" in asked:
-            return self._rolling(messages, asked)
+            return self._rolling(messages)
         source = messages[1:] if "Message from the context keeper" in asked else messages[-1:]
         rules, rest = self._lines(source, room)
         if "NEW RULES" in asked:
@@ -69,14 +68,10 @@ class Model:
             return "\n".join(["RULES", *(rules or ["(none)"]), "STATE", *rest, "OPEN"])
         return "\n".join([*rules, *rest])
 
-    def _rolling(self, messages: Sequence[Message], asked: str) -> str:
-        """What our `rolling` wants; of a view that is continued only what follows the record, if that is wanted."""
+    def _rolling(self, messages: Sequence[Message]) -> str:
+        """What our `rolling` wants."""
         words = _WORDS.search("\n".join(map(text_of, messages)))
-        source = [each for each in messages[:-1] if each["role"] != "system"] or messages[-1:]
-        at = next((at for at, each in enumerate(source) if text_of(each).startswith(_RECORD)), None)
-        if at is not None and "Obsolete:" in asked:
-            source = source[at + 1 :]
-        rules, rest = self._lines(source, 5 * int(words[1]) if words else 4_000)
+        rules, rest = self._lines(messages[-1:], 5 * int(words[1]) if words else 4_000)
         return json.dumps({"summary": "Key Facts:\n" + "\n".join([*rules, *rest])})
 
     def _lines(self, source: Sequence[Message], room: int) -> tuple[list[str], list[str]]:

@@ -164,7 +164,8 @@ def _run_stages(
 def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: SessionFacts) -> Step:
     try:
         view = outcome.view if stage.reads_opaque else outcome.view.without_opaque
-        plan = yield from stage.condense(view, budget, session)
+        facts = session if stage.continues else replace(session, continue_view=False)
+        plan = yield from stage.condense(view, budget, facts)
         after = apply(view, plan) if plan.after is None else plan.after
         may_cut = stage.may_cut_newest_results or newest_is_shortened(view)
         check(after, may_cut_newest_results=may_cut)

@@ -2,8 +2,7 @@
 
 The newest rounds stay, as many as fit the target together with the summary. Everything before them becomes one
 `context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
-cards. An answer that is not such JSON is taken as the summary itself. A model that continues the view writes only what
-is new or has changed since the earlier summary (`strategies.core.changes`). docs/internals/faithful.md lists where this
+cards. An answer that is not such JSON is taken as the summary itself. docs/internals/faithful.md lists where this
 departs from the source document of the algorithm.
 
 It has its own marks in place of the settings' `trigger` and `target`: it condenses at a certain share of usable, or if
@@ -16,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
-from strategies.core.changes import Changes
 from strategies.core.errors import NothingToSummarize
 from strategies.core.plan import Split
 from strategies.core.protocol import Injecting, Injection, Marking, Options, SessionFacts, Steps, Strategy, option
@@ -51,6 +49,7 @@ class Rolling(Strategy, Marking, Injecting):
     options: RollingOptions
     name: ClassVar[str] = "rolling"
     asks: ClassVar[bool] = True
+    continues: ClassVar[bool] = False
 
     def marks(self, budget: Budget) -> Marks:
         """The marks with the document's target, and the lower of its two triggers."""
@@ -88,35 +87,5 @@ class Rolling(Strategy, Marking, Injecting):
         return plan_record(record, span, budget, metadata, context_summary)
 
 
-_ENGLISH_CHANGES = Changes(
-    "rolling-changes",
-    (
-        "Goal",
-        "Background",
-        "Key Facts",
-        "Constraints",
-        "Decisions",
-        "TODOs / Next Steps",
-        "Important Snippets",
-    ),
-    "Obsolete",
-)
-_CHINESE_CHANGES = Changes(
-    "rolling-zh-changes",
-    (
-        "当前目标/需求",
-        "背景",
-        "关键信息/事实",
-        "约束",
-        "决策",
-        "待办/下一步",
-        "重要代码/命令片段",
-    ),
-    "已失效",
-)
-_ENGLISH = RecordForm(
-    "rolling", "Write the JSON object now.", read=read_json_answer, extra_tokens=_QUOTING, changes=_ENGLISH_CHANGES
-)
-_CHINESE = RecordForm(
-    "rolling-zh", "现在写 JSON 对象。", read=read_json_answer, extra_tokens=_QUOTING, changes=_CHINESE_CHANGES
-)
+_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=read_json_answer, extra_tokens=_QUOTING)
+_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=read_json_answer, extra_tokens=_QUOTING)

@@ -133,7 +133,9 @@ class Policy(NamedTuple):
     @property
     def continues_first(self) -> bool:
         """Whether the call of the first stage reads the view from the upstream's cache."""
-        return self.asks_first and (self.continues or self.stages[0].reads_opaque)
+        if not self.asks_first:
+            return False
+        return self.stages[0].reads_opaque or (self.stages[0].continues and self.continues)
 
     @property
     def continues(self) -> bool:

@@ -41,9 +41,6 @@ _SAID = "The user said: "
 _DID = "The assistant "
 _LINE = 240
 _CARDS = "<memory>"
-_HEADINGS = ("Key Facts: ", "关键信息/事实: ")
-"""Under these `rolling` wants facts. A record without headings cannot be changed, only written anew."""
-_OBSOLETE = ("Obsolete", "已失效")
 _ASKED = ("<summary>", '{"summary"')  # what the prompts that ask for a record have; a tag is read in answer to both
 _ANY = 10**9
 COMPACTION_TOKENS = 1_500
@@ -156,7 +153,7 @@ def _most_tokens(effect: Ask | Ballot, counter: Counter) -> tuple[int, int]:
 def scripted_compaction(effect: Compact, caller: Caller, counter: TokenCounter) -> Compacted | Failure:
     """A compaction of `COMPACTION_TOKENS` in the form of the protocol's vendor; chat has none."""
     name, maker = counter.dialect.name, caller.maker
-    text = _within(scripted_lines(_history_in(effect.view, counter, changes=False)), COMPACTION_TOKENS, counter)
+    text = _within(scripted_lines(_history_in(effect.view, counter)), COMPACTION_TOKENS, counter)
     blocks: Mapping[str, Mapping[str, object]] = {
         MESSAGES.name: {"role": "assistant", "content": [{"type": "compaction", "content": text, "signature": "s"}]},
         RESPONSES.name: {"type": "compaction", "id": "cmp_replay", "encrypted_content": text},
@@ -173,27 +170,21 @@ def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
     It writes no memory cards; where some are wanted, their room is left.
     """
     cards = min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
-    heading = next((heading for heading in _HEADINGS if ask.view and heading in ask.user), "")
-    history = ask.user if ask.view is None else _history_in(ask.view, counter, changes=is_for_changes(ask))
+    history = ask.user if ask.view is None else _history_in(ask.view, counter)
     most = int(min(ask.max_tokens - cards, ask.record or ask.max_tokens) * 0.9)
-    text = heading + _within(scripted_lines(history), most - counter.text(heading), counter)
+    text = _within(scripted_lines(history), most, counter)
     prompt = counter.text(ask.system) + counter.text(ask.user) + counter.text(ask.view or "")
     is_tagged = any(form in part for form in _ASKED for part in (ask.system, ask.user))
     answer = f"<summary>{text}</summary>" if is_tagged else text
     return Answer(answer, "stop", prompt + counter.text(answer))
 
 
-def is_for_changes(ask: Ask) -> bool:
-    """Whether a question asks only for what is new since the record in its view."""
-    return any(f"\n{obsolete}: " in ask.user for obsolete in _OBSOLETE)
-
-
-def _history_in(view: str, counter: TokenCounter, *, changes: bool) -> str:
-    """The prompt that shows a view which a model continues, its record as an earlier one unless only changes count."""
+def _history_in(view: str, counter: TokenCounter) -> str:
+    """The prompt that shows a view which a model continues, its record as an earlier one."""
     messages = [literal(value, counter) for value in json.loads(view)]
     places = [at for at, message in enumerate(messages) if message.text.startswith((OPENING, SUMMARY_OPENING))]
     start = places[-1] + 1 if places else 0
-    record = "" if changes or not places else split_ledger(messages[places[-1]].text.partition("\n\n")[2])[0]
+    record = split_ledger(messages[places[-1]].text.partition("\n\n")[2])[0] if places else ""
     shown = in_one([*enumerate(messages[start:], start)], _ANY, counter)
     return f"<earlier_record>\n{record}\n</earlier_record>\n\n{shown}"
 
@@ -201,8 +192,7 @@ def _history_in(view: str, counter: TokenCounter, *, changes: bool) -> str:
 def scripted_lines(prompt: str) -> list[str]:
     """The lines of a record, of any length, of the history in a prompt; those of an earlier record come first."""
     match = _EARLIER.search(prompt)
-    earlier = match.group(1).splitlines() if match else []
-    lines = [bare for line in earlier if (bare := line.removeprefix(_HEADINGS[0]).removeprefix(_HEADINGS[1]))]
+    lines = [line for line in match.group(1).splitlines() if line] if match else []
     for role, body in _MESSAGE.findall(prompt):
         if role == "user" and body.strip():
             lines.append(_SAID + " ".join(body.split())[:_LINE])

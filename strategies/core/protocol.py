@@ -171,6 +171,8 @@ class Strategy(Protocol):
     name: ClassVar[str]
     asks: ClassVar[bool] = False
     """Whether `condense` may yield effects. A strategy that never does may run while a client waits."""
+    continues: ClassVar[bool] = True
+    """Whether its summarizer may be asked to continue the view; else it is shown the history as text in any case."""
     reads_opaque: ClassVar[bool] = False
     """Whether it goes on behind an opaque head. All others begin with the messages that it stands for."""
     may_cut_newest_results: ClassVar[bool] = False

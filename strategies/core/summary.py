@@ -7,10 +7,6 @@
                 read that prefix before, so its prompt cache is hit. Used only if prefix and answer fit the model's
                 window
 
-A form may have the model that continues write only what is new or has changed since the earlier record, which stands in
-that view (`Changes`). The program makes the next record of both: what still holds is neither paid for again nor worn
-down by being written again. The whole record is asked for if the earlier one leaves less than `LEAST_LEFT` of the cap.
-
 A span that is too long for one prompt is shown in parts, one after the other, each together with the record so far,
 which the model merges in. If one answer is refused, the whole summary fails.
 
@@ -35,12 +31,11 @@ import json
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard, read_cards
-from strategies.core.changes import Changes, heading_line
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
@@ -174,8 +169,6 @@ class AskedRecord(NamedTuple):
     span_tokens: int  # tokens of the history that the record stands for
     counter: TokenCounter
     read: AnswerReader = read_plain_answer
-    merge: Callable[[str], str] = str
-    """Makes the record of what the model has written, which may be changes only."""
 
 
 def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
@@ -187,10 +180,7 @@ def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
     reason = _refusal_reason(result, parsed, question)
     if reason:
         raise AnswerRefused(reason)
-    record = question.merge(parsed.record)
-    if reason := _refusal_of_size(record, question):
-        raise AnswerRefused(reason)
-    return parsed._replace(record=record)
+    return parsed
 
 
 def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord) -> str:
@@ -208,8 +198,10 @@ def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord)
 def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
     record, tokens = parsed.record, question.counter.text(parsed.record)
     instructions = question.ask.system if question.ask.view is None else question.ask.user
-    if reason := _refusal_of_size(record, question):
-        return reason
+    if tokens > question.cap:
+        return "summary-too-long"
+    if tokens >= question.span_tokens:
+        return "summary-not-smaller"
     if tokens < _REFUSAL_TOKENS and _REFUSALS.match(record):
         return "summary-refused"
     if _FENCE.search(record) or (len(record) > _ECHO and record[:_ECHO] in instructions):
@@ -226,14 +218,14 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
 def _begins_as_asked(record: str, instructions: str) -> bool:
     """Whether a record begins with one of the headings that the instructions list, as in "Goal: …"."""
     headings, first = tuple(_ASKED_HEADING.findall(instructions)), record.partition("\n")[0]
-    return bool(headings) and heading_line(headings).fullmatch(first) is not None
+    return bool(headings) and _heading_line(headings).fullmatch(first) is not None
 
 
-def _refusal_of_size(record: str, question: AskedRecord) -> str:
-    tokens = question.counter.text(record)
-    if tokens > question.cap:
-        return "summary-too-long"
-    return "summary-not-smaller" if tokens >= question.span_tokens else ""
+@cache
+def _heading_line(headings: tuple[str, ...]) -> re.Pattern[str]:
+    """A line that begins with a heading, in Markdown or not."""
+    names = "|".join(map(re.escape, headings))
+    return re.compile(rf"\s*(?:#{{1,6}}\s*|\*\*)?(?:{names})(?:\*\*)?\s*(?:[:：].*|$)", re.IGNORECASE)
 
 
 def _is_blank_form(record: str) -> bool:
@@ -261,7 +253,6 @@ TAG_TOKENS = 16  # tokens of the tags around a record; small models need more of
 CARD_TOKENS = 500  # the maximum number of tokens for the cards of one answer
 MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
-LEAST_LEFT = 1 / 3  # the share of a record's cap that the earlier record must leave, so that only changes are asked for
 
 
 # -- what is asked -------------------------------------------------------------------------------------------------
@@ -269,14 +260,13 @@ LEAST_LEFT = 1 / 3  # the share of a record's cap that the earlier record must l
 
 class RecordForm(NamedTuple):
     template: str = "summary"
-    """The prompt template. NAME.md has a twin NAME-continue.md for a model that continues the view."""
+    """The prompt template. NAME.md has a twin NAME-continue.md if a model may continue the view."""
     closing: str = "Write the record now."
     limits: Limits = WIDEST
     read: AnswerReader = read_plain_answer
     tries: int = 1  # how often the model may be asked, if its answers are refused
     extra_tokens: int = TAG_TOKENS  # tokens of an answer besides record and cards: its tags, or its JSON quoting
     cards: str = ""  # the template that asks for memory cards, put after the record's; "" to ask for none
-    changes: Changes | None = None  # how a model that continues the view is asked for changes only; None if it is not
 
     def with_cards(self, template: str = "memory") -> RecordForm:
         return self._replace(cards=template)
@@ -400,8 +390,8 @@ def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, for
     continues = session.continue_view and forms[0].limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
-        ask, form, merge = continued
-        return (yield from _ask_until_accepted(ask, cap, span, form, Record(""), merge))
+        ask, form = continued
+        return (yield from _ask_until_accepted(ask, cap, span, form, Record("")))
     chosen, parts = _divided(span, cap, budget, forms)
     form, record = chosen.form, Record(chosen.earlier)
     for part in parts:
@@ -451,27 +441,14 @@ def _prompt_window(budget: Budget) -> int:
     return budget.window if budget.prompt_window is None else budget.prompt_window
 
 
-class _Continuation(NamedTuple):
-    """A question that continues the view, and how its answer becomes the record."""
-
-    ask: Ask
-    form: RecordForm
-    merge: Callable[[str], str] = str
-
-
-def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> _Continuation | None:
+def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:
     """The question that continues the view up to the span's end, in the first form that fits; None if none fits."""
-    view, earlier = span.view, previous_text(span.view)
+    view = span.view
     prefix = view.fixed_tokens + sum(item.message.tokens for item in view.items[: span.end])
-    left = cap - view.counter.text(earlier)
     for form in forms:
-        room, template = cap, f"{form.template}-continue"
-        merge: Callable[[str], str] = str
-        if form.changes is not None and form.changes.fit(earlier) and left >= max(cap * LEAST_LEFT, MIN_RECORD):
-            room, template, merge = left, form.changes.template, partial(form.changes.applied, earlier)
-        instructions, answer = form.instructions(room, template), form.answer_tokens(room)
+        instructions, answer = form.instructions(cap, f"{form.template}-continue"), form.answer_tokens(cap)
         if prefix + view.counter.text(instructions) + _FRAMES + answer <= _prompt_window(budget):
-            return _Continuation(Ask("", instructions, answer, view=_prefix(view, span.end), record=room), form, merge)
+            return Ask("", instructions, answer, view=_prefix(view, span.end), record=cap), form
     return None
 
 
@@ -492,14 +469,12 @@ def _prefix(view: View, end: int) -> str:
     ).to_json()
 
 
-def _ask_until_accepted(
-    ask: Ask, cap: int, span: Span, form: RecordForm, before: Record, merge: Callable[[str], str] = str
-) -> Recording:
+def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
     A failed call is not repeated: it would probably fail again, and a waiting client has no time for it.
     """
-    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read, merge)
+    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read)
     tokens, calls = before.tokens, before.calls
     while True:
         (result,) = yield (ask,)

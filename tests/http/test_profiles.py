@@ -181,11 +181,16 @@ def test_a_learned_form_holds_for_summaries_too() -> None:
         assert answer.reason is None
 
 
-@pytest.mark.parametrize(("cached", "continued"), [(0.1, True), (0.9, False)])
-def test_a_summary_goes_on_from_the_view_where_that_is_cheaper(cached: float, continued: bool) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "cached", "continued"),
+    [("half-window", 0.1, True), ("half-window", 0.9, False), ("rolling", 0.1, False)],
+)
+def test_a_summary_goes_on_from_the_view_where_that_is_cheaper_except_under_rolling(
+    strategy: str, cached: float, continued: bool
+) -> None:
     prices = [{"match": "*", "prices": {"input": 1.0, "cached_input": cached}}]
     with proxy_with_upstream(summarizer={"form": "auto"}, models=prices, window=16_384) as stage:
-        answer = stage.ask(chat(40), controls(session="s", strategy="half-window", force="true"))
+        answer = stage.ask(chat(40), controls(session="s", strategy=strategy, force="true"))
         assert answer.action == "condensed"
         assert len(stage.upstream.journal.to()) == 2
         assert len(stage.summaries) == (0 if continued else 1)

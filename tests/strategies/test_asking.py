@@ -40,7 +40,7 @@ def test_an_earlier_record_is_merged_into_the_new_one(name: str) -> None:
     assert again.covered_count > before.covered_count
 
 
-@each_strategy
+@pytest.mark.parametrize("name", ["summary", "half-window", "semantic", "dynacontext"])
 def test_a_model_may_be_asked_to_go_on_from_the_view(name: str) -> None:
     view = view_of(LONG)
     asked = question(name, view, SessionFacts(continue_view=True))

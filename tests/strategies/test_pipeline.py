@@ -40,6 +40,7 @@ class Drops:
     name: str = "drops"
     asks: bool = False
     may_cut_newest_results: bool = False
+    continues: bool = True
     reads_opaque: bool = False
     ran: list[int] = field(default_factory=list)
 

@@ -12,12 +12,13 @@ from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import AnswerRefused
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal
-from strategies.core.plan import Plan, apply
+from strategies.core.plan import Plan
 from strategies.core.protocol import Marking, SessionFacts
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
+from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.memory.ranking import Index, card_entry
-from strategies.pipeline import with_stage_marks
+from strategies.pipeline import run_required, with_stage_marks
 from strategies.rolling import Rolling
 from tests.strategies.driving import condensed, finish, later, plan_of, questions, stages_of, texts
 from tests.strategies.invariants import faults
@@ -248,16 +249,13 @@ CHINESE_ANSWER = json.dumps(
 )
 
 
-@pytest.mark.parametrize("continues", [False, True])
-def test_a_chinese_conversation_is_asked_about_in_chinese(continues: bool) -> None:
-    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, SessionFacts(continue_view=continues)))
+def test_a_chinese_conversation_is_asked_about_in_chinese() -> None:
+    (asked,) = questions(rolling().condense(view_of(CHINESE), ROOMY, SessionFacts()))
     assert isinstance(asked, Ask)
-    told = asked.user if continues else asked.system
-    assert (asked.view is not None) is continues
     for section in ("当前目标", "背景", "关键信息/事实", "约束", "决策", "待办/下一步", "重要代码/命令片段"):
-        assert section in told
-    assert "`memories` 最多八条" in told
-    assert continues or asked.user.endswith("现在写 JSON 对象。")
+        assert section in asked.system
+    assert "`memories` 最多八条" in asked.system
+    assert asked.user.endswith("现在写 JSON 对象。")
 
 
 def test_chinese_summaries_and_cards_come_in_chinese() -> None:
@@ -281,58 +279,12 @@ def test_a_query_of_the_document_finds_the_card(query: str) -> None:
     assert found[0].entry.text == "项目的 GPU 选型定为 A100"
 
 
-# --- changes only -----------------------------------------------------------------------------------------------
-
-NOTES = "Goal: a garden.\nKey Facts: The gate is blue.\nThe budget is $240."
+# --- how it is asked ----------------------------------------------------------------------------------------------
 
 
-def changed(view: View, summary: str) -> tuple[Ask, View]:
-    """What a model that continues a view is asked, and the view after its summary."""
-    (asked,) = questions(rolling().condense(view, ROOMY, SessionFacts(continue_view=True)))
-    assert isinstance(asked, Ask)
-    answer = Answer(json.dumps({"summary": summary}, ensure_ascii=False))
-    made = finish(rolling().condense(view, ROOMY, SessionFacts(continue_view=True)), lambda _: answer)
-    assert made is not None
-    return asked, apply(view, made)
-
-
-def with_notes(notes: str, bodies: list[Body]) -> View:
-    """The view of a conversation that has gone on after its first record."""
-    first, view = changed(view_of(bodies), notes)
-    assert first.view is not None
-    assert "Obsolete" not in first.user
-    return later(view, transcript_of([*bodies, *chat(30, size=100)]))
-
-
-def test_a_model_that_continues_a_record_writes_only_what_has_changed() -> None:
-    view = with_notes(NOTES, chat(30, size=100))
-    told = "Key Facts: The budget is $956 for all of the ten beds and the gate.\nObsolete: The budget is $240."
-    asked, after_changes = changed(view, told)
-    assert "Obsolete" in asked.user
-    assert previous_text(after_changes) == (
-        "Goal: a garden.\nKey Facts: The gate is blue.\nThe budget is $956 for all of the ten beds and the gate."
-    )
-    assert faults(after_changes, ROOMY) == []
-
-
-def test_the_whole_record_is_written_where_the_earlier_one_has_no_headings_or_leaves_little_room() -> None:
-    full = f"Goal: {' '.join(f'bed {number}' for number in range(130))}"
-    for notes in ("All about a garden with ten beds, whose gate is blue, and a budget.", full):
-        asked, after_record = changed(with_notes(notes, chat(30, size=100)), NOTES)
-        assert asked.view is not None
-        assert "Obsolete" not in asked.user
-        assert previous_text(after_record) == NOTES
-
-
-@pytest.mark.parametrize(
-    ("told", "reason"),
-    [
-        ("I'm sorry, I can't continue with this.", "summary-refused"),
-        ("Goal: none", "summary-empty"),
-        (f"Key Facts: {' '.join(f'fact {number}' for number in range(200))}", "summary-too-long"),
-    ],
-)
-def test_changes_that_say_nothing_or_do_not_fit_are_refused(told: str, reason: str) -> None:
-    view = with_notes(NOTES, chat(30, size=100))
-    with pytest.raises(AnswerRefused, match=reason):
-        changed(view, told)
+def test_its_model_is_shown_the_history_as_text_whatever_the_settings_want() -> None:
+    facts = SessionFacts(continue_view=True)
+    asking = run_required(Requirement.FORCED, [rolling()], (), view_of(chat(30, size=100)), ROOMY, facts)
+    (asked,) = questions(asking)
+    assert asked.view is None
+    assert "<history>" in asked.user

@@ -106,6 +106,13 @@ def test_an_option_that_does_not_fit_is_named_as_in_the_body() -> None:
     assert raised.value.param == "condenser.options"
 
 
+def test_a_first_stage_that_is_always_shown_text_reads_nothing_from_the_cache() -> None:
+    made = policies(summarizer={"form": "continue"})
+    assert policy(made, strategy=pipeline("half-window")).continues_first
+    assert not policy(made, strategy=pipeline("rolling")).continues_first
+    assert not policy(made, strategy=pipeline("mask+half-window")).continues_first
+
+
 def test_the_judge_is_never_the_summarizer() -> None:
     made = policies(
         summarizer={"model": "writer"}, judge={"model": "general"}, models=[{"match": "q*", "judge": {"model": "own"}}]

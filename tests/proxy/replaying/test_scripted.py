@@ -123,13 +123,12 @@ def test_enough_judges_vote_to_decide(history: Sequence[tuple[str, str]], votes:
     assert cast.tokens > votes * counter.text(ballot.user)
 
 
-def test_a_view_that_is_continued_is_read_and_counted_and_its_record_is_left_out_of_changes(counter: Counter) -> None:
+def test_a_view_that_is_continued_is_read_and_counted_with_its_record(counter: Counter) -> None:
     record = "## Context Summary\nIt stands for 4 messages.\n\nKey Facts: The user said: The ticket is TUI-4417."
     bodies = [{"role": "assistant", "content": record}, {"role": "user", "content": "The port is 48613."}]
     view = json.dumps(bodies)
-    for template, has_earlier in (("rolling-continue", True), ("rolling-changes", False)):
-        answer = scripted_answer(Ask("", prompt(template), 400, view=view, record=300), counter)
-        assert answer.text.removeprefix("<summary>").startswith("Key Facts: The user said: ")
-        assert "The port is 48613." in answer.text
-        assert ("TUI-4417" in answer.text) is has_earlier
-        assert answer.tokens == counter.text(prompt(template)) + counter.text(view) + counter.text(answer.text)
+    asked = prompt("summary-continue")
+    answer = scripted_answer(Ask("", asked, 400, view=view, record=300), counter)
+    assert "The port is 48613." in answer.text
+    assert "TUI-4417" in answer.text
+    assert answer.tokens == counter.text(asked) + counter.text(view) + counter.text(answer.text)

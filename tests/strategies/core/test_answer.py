@@ -37,7 +37,7 @@ def test_a_record_is_accepted_without_its_tags() -> None:
     assert record(f" {GOOD}\n") == GOOD
 
 
-@pytest.mark.parametrize("name", ["summary", "semantic", "semantic-zh", "rolling", "rolling-zh", "rolling-continue"])
+@pytest.mark.parametrize("name", ["summary", "semantic", "semantic-zh", "rolling", "rolling-zh"])
 def test_a_record_without_tags_is_known_by_its_first_heading(name: str) -> None:
     instructions = prompt(name)
     heading = {"summary": "Goal", "semantic": "Technical state", "semantic-zh": "技术状态"}.get(name, "Goal")
