@@ -1,7 +1,8 @@
 """`python -m eval`: measure what of annotated dialogues reaches the model, and write docs/internals/quality.md.
 
 Takes some minutes: every question is asked of every strategy, in views of three sizes. Times do not matter here, so
-other work may go on beside it; the figures are the same every time.
+other work may go on beside it; the figures are the same every time. Each option of `ON_PEOPLE` prints its own table
+instead, in a few minutes: what is kept of recorded sessions and of what users say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, rules
+from eval import arms, languages, needs, quoted, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
 from proxy.endpoints.chat import ChatCounter
@@ -29,6 +30,13 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "internals" / "quality.md"
 TEMPLATE = Path(__file__).with_name("quality.md")
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 KITS = Path(__file__).resolve().parents[1] / ".venv-kits" / "bin" / "python"
+ON_PEOPLE: Mapping[str, tuple[Callable[[], str], str]] = {
+    "needs": (needs.table, "the names that an agent uses next, in the view at a quarter"),
+    "quoted": (quoted.table, "whether what a record quotes stands so in a message"),
+    "languages": (languages.table, "rules in eight languages, and statements side by side"),
+    "rules": (rules.table, "labelled rules in the view, after three windows of other talk"),
+}
+"""What is measured alone, by its option, and what that is."""
 _NOT_MEASURED = "Not measured: the long conversations are missing."
 _NO_KITS = "Not measured: `make eval` installs the kits."
 
@@ -49,10 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--summarizer-url", metavar="URL", help="a server whose model writes the summaries")
     parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="that model; by default %(default)s")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
-    parser.add_argument("--rules", action="store_true", help="measure only which of the rules people state are heard")
+    for name, (_, told) in ON_PEOPLE.items():
+        parser.add_argument(f"--{name}", action="store_true", help=f"measure only {told}")
     arguments = parser.parse_args(argv)
-    if arguments.rules:
-        print(rules.table((SHORT, LONG)))
+    alone = [measure for name, (measure, _) in ON_PEOPLE.items() if getattr(arguments, name)]
+    if alone:
+        print("\n\n".join(measure() for measure in alone))
         return 0
     counter = Remembering(Tokenizers().for_model("gpt-4o", ChatCounter))
     try:
