@@ -26,7 +26,6 @@ class Reason(StrEnum):
     NO_PROGRESS = "no-progress"
     NO_ROOM = "no-room"
     SUMMARY_BOUNDARY = "summary-boundary"
-    SUMMARY_TIMEOUT = "summary-timeout"
     FLOOR = "floor"
     IRREDUCIBLE = "irreducible"
     REASONING_DROPPED = "reasoning-dropped"
@@ -51,7 +50,7 @@ REASONS = frozenset(  # all reasons: also those that strategies, calls of models
         *("nothing-to-summarize",),
         *("summary-unreachable", "summary-rate-limited", "summary-http-error", "summary-paused", "summary-expired"),
         *("summary-not-accepted", "summary-over-budget", "summary-shared-cache", "summary-unreadable"),
-        "summary-called-tools",
+        *("summary-timeout", "summary-called-tools"),
         *("summary-cut-short", "summary-not-finished", "summary-empty", "summary-too-long", "summary-refused"),
         *("summary-echo", "summary-not-smaller", "summary-untagged", "summary-not-prose"),
         *("no-compaction", "compaction-timeout", "compaction-unreachable", "compaction-rate-limited"),

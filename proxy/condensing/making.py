@@ -2,18 +2,19 @@
 
 Running. A strategy is a generator that yields effects. Normally models answer them. For `observe:` and dry runs a
 projection answers instead, with a text of the size that was asked for, so that no model is called. A request that waits
-sets a deadline. When it passes, the stages that ask no model make room, and the models continue in the background: a
-late text is worth recording for the next request. Failures become reasons.
+sets a deadline for models alone: a plan that asks none is made once, however long it takes. What models have not
+answered by then has timed out for the plan that is under way. They continue in the background, and a late text is worth
+a second plan, recorded for the next request. Failures become reasons.
 
 Making.
 
-    single flight          requests that want the same condensation share one task while a model may be asked
+    single flight          requests that want the same condensation share one task
     unless recorded        the store is asked whether the record has appeared since the request was recognised
     run and record         the pipeline runs, and the record is stored
 
 A flight ends when its record is stored, so a request that comes too late for the flight finds the record instead of
-asking again. Flights save model calls and decide nothing: replicas may make the same condensation at the same time, and
-the first writer of a record wins.
+planning and asking again. Flights save that work and decide nothing: replicas may make the same condensation at the
+same time, and the first writer of a record wins.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter, dump
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Judging, SessionFacts, Verdict
-from strategies.core.requirement import RULES, Requirement
+from strategies.core.requirement import Requirement
 from strategies.core.view import View, fold
 from strategies.native import NO_COMPACTION
 from strategies.pipeline import Outcome, run_required
@@ -103,7 +104,7 @@ class RunResult(NamedTuple):
     reason: str = ""
     own_tokens: int = 0  # tokens of our own model calls for this request
     asked_model: bool = False  # whether a model was asked, or its answer projected
-    late: asyncio.Task[RunResult] | None = None  # the run that continues with its models after the deadline
+    late: asyncio.Task[RunResult] | None = None  # the run with what a model answers after the deadline
     store_failure: str = ""  # the reason why the store did not take the record, if it did not
     store_seconds: float = 0.0  # seconds that the run waited for the store
 
@@ -164,26 +165,32 @@ class PipelineRunner:
         return await self._drive(run, self._models(run.policy, run.budget, caller, run.base.view))
 
     async def run_until(self, deadline: float, run: Run, caller: Caller) -> RunResult:
-        """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
-        left = deadline - asyncio.get_running_loop().time()
-        if left <= 0 or self.is_hopeless(SUMMARIZER, run.policy, caller, deadline):
+        """Runs the pipeline, once; its models are waited for until `deadline`, a time of the event loop's clock."""
+        is_over = deadline <= asyncio.get_running_loop().time()
+        if is_over or self.is_hopeless(SUMMARIZER, run.policy, caller, deadline):
             # All the time was spent waiting for another replica, whose models are still at work; or the last answer
             # has taken longer than the client would wait for this one.
-            return await self._without_models(run)
+            return await self._drive(run, _time_out)
         caller = caller if caller.waiters is not NOBODY else replace(caller, waiters=Waiters())
         models = self._models(run.policy, run.budget, caller, run.base.view)
-        task = self._tasks.own(self._drive(run, models))
+        timed = _TimedModels(models, deadline, self._tasks)
         try:
-            with caller.waiters.waiting():
-                await asyncio.wait({task}, timeout=left)
-            if task.done():
-                return task.result()
-            models.caller = replace(caller, background=True)
-            without = await self._without_models(run)
+            result = await self._drive(run, timed)
         except asyncio.CancelledError:
-            task.cancel()
+            for call in timed.asked:
+                call.cancel()
             raise
-        return without._replace(asked_model=True, late=task)
+        if not timed.is_late:
+            return result
+        return result._replace(late=self._tasks.own(self._run_late(run, timed, result.own_tokens)))
+
+    async def _run_late(self, run: Run, timed: _TimedModels, spent: int) -> RunResult:
+        """Runs the pipeline again if the late answer has come; `spent` tokens of the answers are counted already."""
+        if all(isinstance(each, Failure) for each in await timed.asked[-1]):
+            return RunResult()
+        timed.models.caller = replace(timed.models.caller, background=True)
+        late = await self._drive(run, timed.repeat)
+        return late._replace(own_tokens=late.own_tokens - spent)
 
     def is_hopeless(self, role: str, policy: Policy, caller: Caller, deadline: float, *, joins: bool = False) -> bool:
         """Whether an answer that takes as long as the last one would come after `deadline`, by the loop's clock.
@@ -192,9 +199,6 @@ class PipelineRunner:
         """
         left = deadline - asyncio.get_running_loop().time()
         return self._expected_seconds(policy.roles[role], caller, joins=joins) > max(left, 0.0)
-
-    async def _without_models(self, run: Run) -> RunResult:
-        return (await self._drive(run, _time_out))._replace(reason=Reason.SUMMARY_TIMEOUT)
 
     async def _drive(self, run: Run, resolve: Resolve) -> RunResult:
         requirement, base, policy, budget, session, _ = run
@@ -310,6 +314,33 @@ class _Driver:
             self.tokens += sum(result.tokens for result in results if not isinstance(result, Failure))
 
 
+@dataclass(slots=True)
+class _TimedModels:
+    """Resolves effects by models; what is not answered at the deadline has timed out."""
+
+    models: Models
+    _deadline: float  # a time of the event loop's clock
+    _tasks: OwnedTasks
+    asked: list[asyncio.Task[tuple[Result, ...]]] = field(default_factory=list)
+    """What models were asked, in order. Only the last may be late, because nothing is asked after it."""
+    is_late: bool = False
+
+    async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
+        if self.is_late:
+            return await _time_out(effects)
+        left = self._deadline - asyncio.get_running_loop().time()
+        task = self._tasks.own(self.models(effects))
+        self.asked.append(task)
+        with self.models.caller.waiters.waiting():
+            await asyncio.wait({task}, timeout=max(left, 0))
+        self.is_late = not task.done()
+        return await _time_out(effects) if self.is_late else task.result()
+
+    async def repeat(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
+        """What was answered to the same effects before, in the order in which they were asked; after that, models."""
+        return await (self.asked.pop(0) if self.asked else self.models(effects))
+
+
 async def _time_out(effects: tuple[Effect, ...]) -> tuple[Result, ...]:
     return tuple(Failure("timeout") for _ in effects)
 
@@ -362,7 +393,7 @@ class Maker:
         context, run = decision.context, self._run_for(requirement, decision)
         if context.is_projected:
             return await self._runner.project(run)
-        if not (context.may_store and RULES[requirement].asks):
+        if not context.may_store:
             return await self._run_and_record(run, context, until)
         clock = asyncio.get_running_loop().time
         began = clock()

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import Preparer
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
+from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
@@ -24,7 +26,12 @@ from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result
+from strategies.core.protocol import SessionFacts, Steps
+from strategies.core.view import View
+from strategies.extract import Extract
+from strategies.half_window import HalfWindow
 from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
@@ -170,6 +177,70 @@ async def test_work_for_a_client_that_left_ends_with_the_app(strategy: str) -> N
         await asyncio.wait({client})
         assert asyncio.all_tasks() > before
     assert asyncio.all_tasks() == before
+    await store.close()
+
+
+@contextmanager
+def planning(strategy: type[Extract | HalfWindow], gate: threading.Event) -> Iterator[list[View]]:
+    """The views for which a strategy plans inside; it holds each plan until the gate opens."""
+    views, condense = [], strategy.condense
+
+    def held(self: Any, view: View, budget: Budget, session: SessionFacts) -> Steps:
+        views.append(view)
+        assert gate.wait(BOUND)
+        return condense(self, view, budget, session)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategy, "condense", held)
+        yield views
+
+
+@pytest.mark.parametrize(("rounds", "trigger"), [(80, Trigger.THRESHOLD), (100, Trigger.CONTEXT_LIMIT)])
+async def test_a_plan_that_asks_no_model_is_made_once_however_long_it_takes(rounds: int, trigger: Trigger) -> None:
+    gate = threading.Event()
+    with planning(Extract, gate) as views:
+        async with running(inline_timeout=0.1, window=32_768) as (built, _):
+            asyncio.get_running_loop().call_later(0.3, gate.set)
+            asked = (request(chat(rounds)) for _ in range(2))
+            exchanges = await asyncio.gather(*map(built.exchanges.open, asked))
+    assert len(views) == 1
+    decisions = [each.decision for each in exchanges]
+    assert {(each.action, each.trigger, each.reason) for each in decisions} == {(Action.CONDENSED, trigger, "")}
+    assert len({each.body for each in decisions}) == 1
+
+
+class Late(ScriptedSummarizer):
+    """Answers when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(Tokenizers())
+        self.calls, self.gate = 0, asyncio.Event()
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        self.calls += 1
+        await self.gate.wait()
+        return await super().resolve(effects, roles, caller)
+
+
+async def test_a_model_that_is_late_is_planned_for_again_only_once_it_has_answered() -> None:
+    late, gate, store = Late(), threading.Event(), await open_store("memory://")
+    gate.set()
+    settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.3)
+    with planning(HalfWindow, gate) as views:
+        async with open_services(settings, store=store, summarizer=late) as built:
+            exchange = await built.exchanges.open(forced_request())
+            assert (exchange.decision.action, exchange.decision.reason) == (Action.CONDENSED, "summary-timeout")
+            assert (len(views), late.calls) == (1, 1)
+            await exchange.store()
+            late.gate.set()
+            await built.background.idle()
+            assert (len(views), late.calls) == (2, 1)
+            snapshot = await store.load(KEY)
+            session = Records().session(snapshot) if snapshot else None
+            assert session is not None
+            standing, kept = sorted(session.condensations, key=lambda record: record.depth)
+            assert (standing.own_tokens, standing.requirement, kept.requirement) == (0, "forced", "prepare")
+            assert session.totals["own_tokens"] == kept.own_tokens > 0
     await store.close()
 
 
