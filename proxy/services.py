@@ -164,9 +164,9 @@ class Services:
         server = self.discovered.get(scope.upstream)
         return server.window(scope.model) if server is not None else None
 
-    async def _asked(self, scope: LessonScope) -> None:
+    async def _asked(self, scope: LessonScope, *, anew: bool = False) -> None:
         if (server := self.discovered.get(scope.upstream)) is not None:
-            await server.asked()
+            await server.asked(anew=anew)
 
     def _admission(self) -> Admission:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
@@ -185,7 +185,8 @@ class Services:
 
     def _knowledge(self) -> Knowledge:
         settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock
-        learned = LearnedWindows(facts, tasks, settings.upstream.learned_ttl, clock)
+        ask_anew = partial(self._asked, anew=True)
+        learned = LearnedWindows(facts, tasks, settings.upstream.learned_ttl, clock, self._stated_window, ask_anew)
         calibrator = Calibrator(
             facts,
             tasks,

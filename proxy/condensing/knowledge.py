@@ -18,7 +18,7 @@ from proxy.condensing.turn import Decision, RequestContext
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
-from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
+from proxy.knowledge.learned_windows import REFUSED_FOR, SOURCE, LearnedWindows, SizeRefused
 from proxy.knowledge.profiles import MAX_MODELS, LessonScope, Profiles, WindowLookup
 from proxy.overflow import Refusal
 from proxy.request.wire import ClientRequest
@@ -95,15 +95,16 @@ class Knowledge:
     def window_after(self, refusal: Refusal, decision: Decision) -> Window:
         """The window that holds after a refusal for length.
 
-        One that is set stands. Else the window that the refusal states is learned, but not from one who only claims
-        to be of its tenant.
+        One that is set stands. Else the window that the refusal states is learned if nothing smaller is known, but not
+        from one who only claims to be of its tenant.
         """
         window, request = decision.policy.window, decision.context.request
         if refusal.window is None or window.is_set:
             return window
-        if request.trust.accepted or not request.trust.is_claimed:
+        window = window.lowered(refusal.window)
+        if window.source == SOURCE and (request.trust.accepted or not request.trust.is_claimed):
             self.learned.learn(request.lesson_scope, refusal.window, shares=not request.controls.no_store)
-        return window.lowered(refusal.window)
+        return window
 
     def size_after(self, refusal: Refusal, decision: Decision, usable: Usable) -> SizeRefused | None:
         """The size that bounds a session after a refusal for length; None if none does.

@@ -367,9 +367,15 @@ class Discovered:
         if reading.shows_tools is False:
             yield "its chat template shows the model no tools: offer no memory tool there"
 
-    async def asked(self) -> None:
-        """Returns when the server has been asked, or after a moment: so one that answers late delays nothing else."""
-        self.ask_if_due()
+    async def asked(self, *, anew: bool = False) -> None:
+        """Returns when the server has been asked, lately or `anew`.
+
+        It returns after a moment in any case, so a server that answers late delays nothing else.
+        """
+        if anew:
+            self._start()
+        else:
+            self.ask_if_due()
         await self.tasks.result_of(self._key, asyncio.get_running_loop().time() + MOMENT)
 
     def _start(self) -> None:

@@ -1,8 +1,11 @@
 """What refusals for length teach: the windows that they state, and the sizes that they refuse.
 
 A refusal that states the window in a number lowers the window of its model, for the tenant that was refused. It holds
-for `ttl` seconds, because a server may have been restarted with a larger window, or until a longer prompt is accepted.
-It is kept in memory, and in the store as a fact that belongs to no session, so replicas share it, also that it is
+for `ttl` seconds, or until a longer prompt is accepted, or until the server states another window than it did at the
+refusal: it may have been restarted with a larger one. So the server is asked anew after a refusal, and a lesson is only
+kept where the server states nothing, or more than it takes, as a list of what models were made for does.
+
+A lesson is kept in memory, and in the store as a fact that belongs to no session, so replicas share it, also that it is
 forgotten, and a restart keeps it. A request that stores nothing shares nothing. Lessons are shared in the background;
 only the first request for a model waits a moment for those of others (`Knowledge.refresh`).
 
@@ -16,12 +19,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.profiles import MAX_SCOPES, LessonScope
+from proxy.knowledge.profiles import MAX_SCOPES, LessonScope, WindowLookup
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
@@ -29,7 +32,7 @@ from proxy.store.access import Facts
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 REFUSED_FOR = 3_600.0  # seconds for which a size that was refused bounds its session
 SOURCE = "stated in a refusal"
-_VERSION = 3
+_VERSION = 4
 _WHAT = "what was learned of a window"
 
 _log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class SizeRefused(NamedTuple):
 class LearnedWindow(NamedTuple):
     tokens: int
     until: float  # when it expires, in seconds since the epoch
+    stated: int | None  # the window that the server stated at the refusal, if it stated one
 
 
 @dataclass(slots=True)
@@ -62,23 +66,30 @@ class _ScopeState:
 class LearnedWindows:
     """What upstreams have taught by refusals for length; one per app.
 
-    `ttl` is in seconds, `clock` gives seconds since the epoch.
+    `ttl` is in seconds, `clock` gives seconds since the epoch. `stated` gives the window that a server last stated;
+    `ask_anew` returns when it has been asked again.
     """
 
     facts: Facts
     tasks: OwnedTasks
     ttl: int
     clock: Callable[[], float]
+    stated: WindowLookup
+    ask_anew: Callable[[LessonScope], Awaitable[object]]
     sizes: Lru[tuple[LessonScope, str], SizeRefused] = field(default_factory=lambda: Lru(MAX_SCOPES))
     """The sizes refused of sessions that are not stored, by model, tenant and the session's id."""
     _states: Lru[LessonScope, _ScopeState] = field(default_factory=lambda: Lru(MAX_SCOPES))
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def window(self, scope: LessonScope) -> LearnedWindow | None:
-        """The window that holds for a model and tenant, if one was taught."""
+        """The window that holds for a model and tenant, if one was taught; one that has ended does not come back."""
         state = self._states.get(scope)
-        window = state.window if state is not None else None
-        return window if window is not None and window.until > self.clock() else None
+        if state is None or state.window is None:
+            return None
+        stated = self.stated(scope)
+        if state.window.until <= self.clock() or (stated is not None and stated.window != state.window.stated):
+            state.window = None
+        return state.window
 
     def known(self) -> Iterator[tuple[LessonScope, LearnedWindow]]:
         """All windows that hold."""
@@ -97,10 +108,10 @@ class LearnedWindows:
 
     def learn(self, scope: LessonScope, tokens: int, *, shares: bool = True) -> None:
         """Learns the window that a refusal states; a smaller one stays. With `shares`, replicas learn it too."""
-        before = self.window(scope)
+        before, stated = self.window(scope), self.stated(scope)
         if before is not None and before.tokens < tokens:
             return
-        self._state(scope).window = LearnedWindow(tokens, self.clock() + self.ttl)
+        self._state(scope).window = LearnedWindow(tokens, self.clock() + self.ttl, stated and stated.window)
         if before is None or before.tokens > tokens:
             _log.warning("window of %s: %d tokens, as the upstream said when it refused a prompt", scope.named, tokens)
         if shares:
@@ -127,10 +138,10 @@ class LearnedWindows:
         self.tasks.own(self._write(scope), to_its_end=True)
 
     async def _write(self, scope: LessonScope) -> None:
+        await self.ask_anew(scope)
         # One after the other, so that no write of an older window comes last.
         async with self._writing:
-            state = self._state(scope)
-            window = state.window
+            state, window = self._state(scope), self.window(scope)
             fact = json.dumps({"v": _VERSION, "window": window}).encode()
             if await self.facts.put(self._name(scope), fact, self.ttl, _WHAT):
                 state.shared = window
@@ -146,7 +157,7 @@ class LearnedWindows:
             if document["v"] != _VERSION:
                 return
             stated = document["window"]
-            theirs = LearnedWindow(int(stated[0]), float(stated[1])) if stated else None
+            theirs = LearnedWindow(int(stated[0]), float(stated[1]), stated[2] and int(stated[2])) if stated else None
         except (ValueError, LookupError, TypeError):
             _log.warning("a learned window in the store cannot be read")
             return

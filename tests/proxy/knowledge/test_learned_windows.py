@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,16 +15,34 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
+from proxy.tokens.models import StatedWindow
 from tests.support.virtual_time import Clock
 
 MODEL, TTL = LessonScope("m", "tenant"), 1_000
 
 
+@dataclass
+class Server:
+    """What a server states when it is asked, and what it has stated when it was asked last."""
+
+    states: int | None = None
+    has_stated: int | None = None
+
+    def stated(self, _: LessonScope) -> StatedWindow | None:
+        return None if self.has_stated is None else StatedWindow(self.has_stated, None, "stated by a server")
+
+    async def ask_anew(self, _: LessonScope) -> None:
+        self.has_stated = self.states
+
+
 @asynccontextmanager
-async def learning(*, store: Store | None = None, clock: Clock | None = None) -> AsyncIterator[LearnedWindows]:
+async def learning(
+    *, store: Store | None = None, clock: Clock | None = None, server: Server | None = None
+) -> AsyncIterator[LearnedWindows]:
     tasks: OwnedTasks = OwnedTasks()
-    kept = store or await open_store("memory://")
-    learned = LearnedWindows(StoredSessions(kept, 1.0).facts, tasks, TTL, clock or Clock())
+    kept, asked = store or await open_store("memory://"), server or Server()
+    facts = StoredSessions(kept, 1.0).facts
+    learned = LearnedWindows(facts, tasks, TTL, clock or Clock(), asked.stated, asked.ask_anew)
     learned.refresh(MODEL)
     await tasks.idle()
     yield learned
@@ -108,6 +127,47 @@ async def test_other_processes_forget_only_what_one_has_forgotten() -> None:
             await learned.read(MODEL)
             assert known(learned) == 8_192
     await store.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "asked_anew", "states", "holds"),
+    [
+        (None, None, None, 2_048),  # no server states anything
+        (None, None, 8_192, None),  # first stated after the refusal
+        (None, 2_048, 8_192, None),  # as the refusal says, and larger after a restart
+        (8_192, 2_048, 8_192, None),  # smaller after a restart, and as before after another
+        (32_768, 32_768, 32_768, 2_048),  # more than it takes, whatever it takes
+        (32_768, 32_768, 16_384, None),
+    ],
+)
+async def test_another_statement_than_at_the_refusal_ends_a_lesson_here_and_in_the_next_process(
+    before: int | None, asked_anew: int | None, states: int | None, holds: int | None
+) -> None:
+    store, server = await open_store("memory://"), Server(asked_anew, before)
+    async with learning(store=store, server=server) as learned:
+        learned.learn(MODEL, 2_048)
+        assert known(learned) == 2_048
+        await learned.tasks.idle()
+        server.has_stated = states
+        assert known(learned) == holds
+    async with learning(store=store, server=Server(states, states)) as another:
+        assert known(another) == holds
+    await store.close()
+
+
+async def test_a_refusal_that_a_statement_has_not_changed_since_holds() -> None:
+    async with learning(server=(server := Server(32_768))) as learned:
+        learned.learn(MODEL, 2_048)
+        await learned.tasks.idle()
+        assert known(learned) is None  # first stated after the refusal
+        for _ in range(2):
+            learned.learn(MODEL, 2_048)
+            await learned.tasks.idle()
+            assert known(learned) == 2_048
+        server.has_stated = 16_384
+        assert known(learned) is None
+        learned.learn(MODEL, 4_096)
+        assert known(learned) == 4_096
 
 
 @pytest.mark.parametrize(
