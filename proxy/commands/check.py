@@ -21,7 +21,7 @@ from proxy import config_directory
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.commands.probe import known_at, known_lines
-from proxy.commands.proxy_client import token_of
+from proxy.commands.proxy_client import moment, token_of
 from proxy.commands.running import find_proxy
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
@@ -30,8 +30,9 @@ from proxy.discovery import Discovered
 from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
-from proxy.knowledge.profiles import LessonScope, WindowLookup
-from proxy.quoting import in_words, redacted
+from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
+from proxy.knowledge.profiles import LessonScope
+from proxy.quoting import in_words, label, redacted
 from proxy.request.callers import key_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
@@ -40,7 +41,7 @@ from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import StatedWindow, bundled_table, no_stated_window
+from proxy.tokens.models import StatedWindow, bundled_table
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
@@ -94,11 +95,7 @@ class Report:
 
 async def _check(settings: Settings, checked: CheckedModel | None, report: Report, *, offline: bool) -> None:
     report.add("settings", "ok")
-    server: Discovered | None = None
-
-    def discovered(asked: LessonScope) -> StatedWindow | None:
-        return server.window(asked.model) if server else None
-
+    scope, server = LessonScope(checked.model if checked else ""), None
     async with AsyncExitStack() as stack:
         used = _without_files(settings) if offline else settings
         if (built := await _opened(used, stack, report)) is not None:
@@ -122,8 +119,21 @@ async def _check(settings: Settings, checked: CheckedModel | None, report: Repor
         report.document["known"] = known = known_at(running.url, token_of(running))
         report.say(*known_lines(known))
     if checked:
-        report.document["model"] = numbers(checked, discovered)
-        report.say(*budget_lines(checked, discovered))
+        checked = _with_what_is_known(checked, scope, server, report.document["known"])
+        report.document["model"] = numbers(checked)
+        report.say(*budget_lines(checked))
+
+
+def _with_what_is_known(
+    checked: CheckedModel, scope: LessonScope, server: Discovered | None, known: Mapping[str, Any] | None
+) -> CheckedModel:
+    """The model with what its server states, now or to a proxy that runs, and the smallest window that this learned."""
+    place = label(scope.model), redacted(scope.upstream)
+    rows = [row for row in (known or {}).get("data", ()) if (row["model"], row["upstream"]) == place and row["window"]]
+    told = (StatedWindow(row["window"], None, row["source"]) for row in rows if row["source"].startswith("stated by"))
+    taught = (LearnedWindow(row["window"], row["until"], None) for row in rows if row["source"] == SOURCE)
+    stated = server.window(scope.model) if server else None
+    return checked._replace(stated=stated or next(told, None), learned=min(taught, default=None))
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> Services | None:
@@ -234,9 +244,13 @@ class CheckedModel(NamedTuple):
     suffix: Pipeline | None = None
     sources: Mapping[str, Mapping[str, Any]] = {}
     """The settings of each source by its name; the first source wins. Without sources every origin is "settings"."""
+    stated: StatedWindow | None = None  # the window that the server states
+    learned: LearnedWindow | None = None  # the one that a refusal has taught a proxy that runs
 
-    def policy(self, discovered: WindowLookup) -> Policy:
-        policies = Policies(self.settings, bundled_table(config_directory() / "models.toml"), discovered)
+    @property
+    def policy(self) -> Policy:
+        table = bundled_table(config_directory() / "models.toml")
+        policies = Policies(self.settings, table, lambda _: self.stated, lambda _: self.learned)
         return policies.policy(Controls(strategy=self.suffix), {}, LessonScope(self.model))
 
     def source(self, *path: str) -> str:
@@ -250,9 +264,9 @@ class CheckedModel(NamedTuple):
         return _DEFAULT if used == default else self.source(*path)
 
 
-def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> dict[str, Any]:
+def numbers(checked: CheckedModel) -> dict[str, Any]:
     """The numbers of `budget_lines` as JSON: sizes in tokens, prices of a million tokens."""
-    policy = checked.policy(discovered)
+    policy = checked.policy
     budget, stages = policy.budget, [stage for stage in policy.stages if hasattr(stage, "options")]
     return {
         "name": checked.model,
@@ -268,11 +282,14 @@ def numbers(checked: CheckedModel, discovered: WindowLookup = no_stated_window) 
 USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
 
 
-def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
-    """The lines to print for a model; `discovered` looks up the windows that the server states."""
-    policy, table = checked.policy(discovered), bundled_table(config_directory() / "models.toml")
-    window, budget = policy.window, policy.budget
+def budget_lines(checked: CheckedModel) -> Iterator[str]:
+    """The lines to print for a model."""
+    policy, table = checked.policy, bundled_table(config_directory() / "models.toml")
+    window, budget, stated = policy.window, policy.budget, checked.stated
     known_by = checked.source("window") if window.source == SETTINGS else window.source
+    if window.source == SOURCE and checked.learned is not None:
+        known_by += f", until {moment(checked.learned.until)}"
+        known_by += f"; {stated.window:,} is {stated.source}" if stated else ""
     yield f"model       {checked.model}"
     yield f"  window    {window}" if window.tokens is None else f"  window    {window.tokens:,} ({known_by})"
     if budget is None:

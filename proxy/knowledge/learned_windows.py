@@ -142,6 +142,8 @@ class LearnedWindows:
         # One after the other, so that no write of an older window comes last.
         async with self._writing:
             state, window = self._state(scope), self.window(scope)
+            if window is not None and window.stated is not None and window.stated <= window.tokens:
+                window = None  # other processes hear as much from the server itself, and hear of another one in time
             fact = json.dumps({"v": _VERSION, "window": window}).encode()
             if await self.facts.put(self._name(scope), fact, self.ttl, _WHAT):
                 state.shared = window

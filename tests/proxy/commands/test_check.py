@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from proxy.commands.check import CheckedModel, budget_lines
+from proxy.commands.running import HOST, PORT, Note, client_url, noted
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests.proxy.command_line import run
 from tests.proxy.discovery import pages
-from tests.support.replies import error, json_reply
+from tests.support.admin_api import TOKEN
+from tests.support.proxy import running_proxy
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, error, json_reply, overflow
+from tests.support.stage import MODEL, Stage, chat, count
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -246,6 +251,36 @@ def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: py
     assert re.search(r"^ +window +4,096 \(stated by Ollama\)$", out, re.MULTILINE)
     code, out, _ = run(capsys, *words, "--offline")
     assert "unknown" in out
+
+
+@pytest.mark.parametrize("listed", [32_768, None])
+def test_a_check_prints_the_window_that_holds_in_a_proxy_that_runs_and_why(
+    listed: int | None, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(exchange: Exchange) -> Reply | None:
+        if exchange.method == "GET":
+            served = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": listed}
+            return json_reply({"data": [served] if listed else []})
+        return overflow(2_048, used) if (used := count(exchange.json())) > 2_048 else None
+
+    upstream.answer(answer)
+    settings: dict[str, Any] = {"strategy": "recent", "admin": {"token": TOKEN}, "upstream": {"discover": True}}
+    words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", MODEL)
+    with running_proxy(upstream.url, **settings) as proxy:
+        stage = Stage(proxy, upstream)
+        for _ in range(2):  # the first is sent before the server is asked
+            stage.ask(chat(40))
+            proxy.quiet()
+        with noted(Note(proxy.url, client_url(HOST, PORT), None, 0.0, token=TOKEN)):
+            code, out, _ = run(capsys, *words)
+            found = json.loads(run(capsys, *words, "--json")[1])["model"]["window"]
+    assert code == 0
+    [line] = re.findall(r"^  window    (.*)$", out, re.MULTILINE)
+    why = r"2,048 \(stated in a refusal, until \d{4}-\d\d-\d\d [\d:]{8}Z"
+    assert re.fullmatch(why + (r"; 32,768 is stated by vLLM\)" if listed else r"\)"), line)
+    assert found == {"tokens": 2_048, "source": "stated in a refusal"}
+    assert "  usable    1,792 (" in out
+    assert "until the window is known" not in out
 
 
 def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,6 +155,18 @@ async def test_another_statement_than_at_the_refusal_ends_a_lesson_here_and_in_t
     await store.close()
 
 
+async def test_what_the_server_states_too_is_not_kept_for_the_next_process() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store, server=Server(2_048, 2_048)) as learned:
+        learned.learn(MODEL, 2_048)
+        await learned.tasks.idle()
+        await learned.read(MODEL)
+        assert known(learned) == 2_048  # a client may ask for more than the server states
+    async with learning(store=store) as another:
+        assert known(another) is None
+    await store.close()
+
+
 async def test_a_refusal_that_a_statement_has_not_changed_since_holds() -> None:
     async with learning(server=(server := Server(32_768))) as learned:
         learned.learn(MODEL, 2_048)
