@@ -152,17 +152,17 @@ class Counter(ABC):
         return opaque.priced(self.prices.picture.tokens(size, detail if isinstance(detail, str) else "auto"))
 
     def audio(self, data: object, form: object, opaque: Opaque) -> int:
-        seconds = media.seconds_of(media.bytes_of(data), str(form)) if isinstance(data, str) else None
+        seconds = media.seconds_of(media.ends_of(data), str(form)) if isinstance(data, str) else None
         return opaque.priced(None if seconds is None else math.ceil(seconds * self.prices.second))
 
     def file(self, data: object, opaque: Opaque) -> int:
         """Tokens of a PDF or a picture, given as `image` takes it; of any other file they are unknown."""
         if not isinstance(data, str):
             return opaque.priced(None)
-        content = media.bytes_of(data)
-        if b"%PDF-" not in content[:1_024]:
+        ends = media.ends_of(data)
+        if b"%PDF-" not in ends.head[:1_024]:
             return self.image(data, opaque)
-        pages = media.pages_of(content)
+        pages = media.pages_of(ends)
         return opaque.priced(pages and pages * self.prices.page)
 
 

@@ -6,7 +6,7 @@ understood, has no price. The prices are those of the vendors' documentation (Op
 patches up to a cap, after the picture was fitted into a square. A model of another vendor is charged the lowest price
 that anyone has published: a guess must not cut history.
 
-Of a file in base64, only as much is decoded as tells its length: the pages of a PDF, the seconds of a sound.
+Of a file in base64 only the two ends are decoded; they tell the pages of a PDF and the seconds of a sound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -24,12 +24,18 @@ from typing import NamedTuple
 
 from proxy.tokens.models import claude_version, is_openais
 
-MAX_STREAMS, MAX_STREAM_BYTES = 64, 1_000_000  # how many object streams of a PDF are unpacked, and how far each
+END_CHARS = 256 * 1024
+"""Base64 characters of a file that are looked at, at each of its two ends.
+
+No pattern gets more at once: `re` keeps the interpreter's lock, and so every other request waiting, until it returns.
+"""
+MAX_STREAM_BYTES, MAX_EXPANSION = 256 * 1024, 32
+"""How far an object stream is unpacked, also in times of its own bytes; a list of pages has up to 20 times as many."""
+MAX_UNPACKED = 1024 * 1024  # bytes of all object streams at one end
 MAX_NODES = 10_000  # how many nodes of a page tree are read
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _COUNT = re.compile(rb"/Count\s{1,9}(\d{1,6})")
 _PAGES = re.compile(rb"/Type\s*/Pages\b")
-_STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 BASE64_CHARS = 1_024  # a word of this many characters of base64 is data
 _PCM16_BYTES = 48_000  # bytes of a second of raw sound, in the form in which OpenAI takes it: 24 kHz, 16 bit, mono
@@ -44,69 +50,101 @@ def is_base64(text: str) -> bool:
     return text.startswith("data:") or _BASE64.fullmatch(text, 0, BASE64_CHARS) is not None
 
 
-def bytes_of(data: str) -> bytes:
-    """The bytes of base64, or of a `data:` URI with base64; empty if it is neither."""
+class Ends(NamedTuple):
+    """What is read of a file: its first and its last bytes, and how many bytes it has."""
+
+    head: bytes
+    tail: bytes  # without what is in `head`; empty for a file that `head` has all of
+    size: int
+
+
+def ends_of(data: str) -> Ends:
+    """The ends of a file in base64, or in a `data:` URI with base64; empty if it is neither."""
     start = data.find(",", 0, 256) + 1 if data.startswith("data:") else 0
+    chars, at = len(data) - start, start + END_CHARS
+    first, last = ("".join(part.split()) for part in (data[start:at], data[max(at, len(data) - END_CHARS) :]))
     try:
-        return base64.b64decode(data[start:])
+        # Where lines are broken an end may begin or stop within a group of four.
+        head, tail = base64.b64decode(first[: len(first) // 4 * 4]), base64.b64decode(last[len(last) % 4 :])
     except ValueError:
-        return b""
+        return Ends(b"", b"", 0)
+    return Ends(head, tail, len(head) + len(tail) if chars <= 2 * END_CHARS else chars * len(head) // END_CHARS)
 
 
-def pages_of(pdf: bytes) -> int | None:
+def pages_of(pdf: Ends) -> int | None:
     """The pages of a PDF; None if they cannot be read, as of an encrypted one.
 
-    They are counted as objects, and stated in the nodes of the page tree. The lower figure holds: a file that was
-    changed has some pages twice, and a node may be of one part.
+    They are counted as objects, and stated by the root of the page tree. The lower figure holds: a file that was
+    changed has some pages twice. Of a long file only the statement counts, since most of its pages are not looked at.
     """
-    texts = [pdf, *_object_streams(pdf)]
-    counted = sum(1 for text in texts for _ in _PAGE.finditer(text))
-    stated = max(_stated_pages(pdf), default=0)
+    ends = (pdf.head, pdf.tail)
+    streams = [text for end in ends for text in _object_streams(end)]
+    if len(pdf.head) + len(pdf.tail) < pdf.size:
+        return max(_stated_pages((*ends, *streams)), default=0) or None
+    counted = sum(1 for text in (*ends, *streams) for _ in _PAGE.finditer(text))
+    stated = max(_stated_pages(ends), default=0)
     return min(filter(None, (counted, stated)), default=None)
 
 
-def _stated_pages(pdf: bytes) -> Iterator[int]:
-    nodes = list(islice(_PAGES.finditer(pdf), MAX_NODES))
-    # A node is searched for its count between its neighbours, so that no byte is read for each of many nodes.
-    lows, highs = (0, *(node.end() for node in nodes)), (*(node.start() for node in nodes[1:]), len(pdf))
-    for node, low, high in zip(nodes, lows, highs, strict=False):
-        start, end = pdf.rfind(b"obj", low, node.start()), pdf.find(b"endobj", node.end(), high)
-        if (count := _COUNT.search(pdf, max(start, low), end if end >= 0 else high)) is not None:
+def _stated_pages(texts: Iterable[bytes]) -> Iterator[int]:
+    for text, node, low, high in islice(_nodes(texts), MAX_NODES):
+        start, end = text.rfind(b"obj", low, node.start()), text.find(b"endobj", node.end(), high)
+        if start < 0:  # one in an object stream, which has dictionaries only
+            start, end = text.rfind(b"<<", low, node.start()), text.find(b">>", node.end(), high)
+        start, end = max(start, low), end if end >= 0 else high
+        # Only the root has no parent; any other node states the pages of its part.
+        if text.find(b"/Parent", start, end) < 0 and (count := _COUNT.search(text, start, end)) is not None:
             yield int(count[1])
 
 
+def _nodes(texts: Iterable[bytes]) -> Iterator[tuple[bytes, re.Match[bytes], int, int]]:
+    """The nodes of a page tree, each between its neighbours, so that no byte is read for each of many nodes."""
+    for text in texts:
+        low, node = 0, _PAGES.search(text)
+        while node is not None:
+            after = _PAGES.search(text, node.end())
+            yield text, node, low, len(text) if after is None else after.start()
+            low, node = node.end(), after
+
+
 def _object_streams(pdf: bytes) -> Iterator[bytes]:
-    for number, found in enumerate(_STREAM.finditer(pdf)):
-        if number == MAX_STREAMS:
-            return
+    at, left = 0, MAX_UNPACKED
+    while left > 0 and (at := pdf.find(b"/ObjStm", at)) >= 0 and (start := pdf.find(b"stream", at)) >= 0:
+        start += 8 if pdf.startswith(b"stream\r\n", start) else 7
+        # The next search begins where this one has ended, so that no byte is read for each of many streams.
+        end = pdf.find(b"endstream", start)
+        at = end if end >= 0 else len(pdf)
+        packed = pdf[start:at]
         try:
-            yield zlib.decompressobj().decompress(pdf[found.end() : found.end() + MAX_STREAM_BYTES], MAX_STREAM_BYTES)
+            text = zlib.decompressobj().decompress(packed, min(MAX_EXPANSION * len(packed), MAX_STREAM_BYTES))
         except zlib.error:
             continue
+        left -= len(text)
+        yield text
 
 
-def seconds_of(sound: bytes, form: str) -> float | None:
+def seconds_of(sound: Ends, form: str) -> float | None:
     """The seconds of a sound: WAV, raw 16-bit PCM, or MP3 of a constant rate; None if they cannot be read."""
     try:
-        if sound.startswith(b"RIFF") and sound[8:12] == b"WAVE":
-            (rate,) = struct.unpack_from("<I", sound, 28)
-            return len(sound) / rate if rate else None
+        if sound.head.startswith(b"RIFF") and sound.head[8:12] == b"WAVE":
+            (rate,) = struct.unpack_from("<I", sound.head, 28)
+            return sound.size / rate if rate else None
         if form in ("pcm16", "pcm"):
-            return len(sound) / _PCM16_BYTES
-        return _seconds_of_mp3(sound)
+            return sound.size / _PCM16_BYTES
+        return _seconds_of_mp3(sound.head, sound.size)
     except (struct.error, IndexError):
         return None
 
 
-def _seconds_of_mp3(sound: bytes) -> float | None:
+def _seconds_of_mp3(head: bytes, size: int) -> float | None:
     at = 0
-    if sound.startswith(b"ID3"):
-        at = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(sound[6:10], (21, 14, 7, 0), strict=True))
-    if sound[at] != 0xFF or sound[at + 1] & 0xE6 != 0xE2:
+    if head.startswith(b"ID3"):
+        at = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=False))
+    if head[at] != 0xFF or head[at + 1] & 0xE6 != 0xE2:
         return None
-    is_first_version = sound[at + 1] & 0x18 == 0x18
-    kbits = (_MP3_KBITS if is_first_version else _MP3_KBITS_LOW)[sound[at + 2] >> 4]
-    return (len(sound) - at) / (kbits * 125) if kbits else None
+    is_first_version = head[at + 1] & 0x18 == 0x18
+    kbits = (_MP3_KBITS if is_first_version else _MP3_KBITS_LOW)[head[at + 2] >> 4]
+    return (size - at) / (kbits * 125) if kbits else None
 
 
 HEADER_CHARS = 65_536  # base64 characters of a picture that are read; a JPEG may have a long preview before its size

@@ -1,8 +1,11 @@
 """Hostile requests, counted instead of timed: no turn of the event loop does much, whatever a body holds."""
 
 import asyncio
+import base64
 import json
+import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 
 from proxy import controls, tool_output_patterns
-from proxy.endpoints.chat import CHAT_ENDPOINT, StreamedMessage
+from proxy.endpoints.chat import CHAT_ENDPOINT, ChatCounter, StreamedMessage
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
@@ -22,7 +25,9 @@ from proxy.request.wire import ClientRequest, read_through_cache
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.tokens.media import MAX_NODES, pages_of
+from proxy.tokens import media
+from proxy.tokens.counter import Opaque
+from proxy.tokens.media import MAX_NODES
 from strategies.core.messages import Reader, Role
 
 MOST_STEPS = 120_000
@@ -147,15 +152,114 @@ def calls_of_c(work: Callable[[], object]) -> int:
     return calls
 
 
+def pages_of(pdf: bytes) -> int | None:
+    return media.pages_of(media.ends_of(base64.b64encode(pdf).decode()))
+
+
 def test_the_nodes_of_a_pdf_are_read_once_within_bounds() -> None:
     tree = b"%PDF-1.4\n1 0 obj <</Type /Pages /Count 3>> endobj\n"
     assert pages_of(tree) == 3
     flood = tree + b"/Type /Pages\n" * 3 * MAX_NODES
-    assert calls_of_c(lambda: pages_of(flood)) < 12 * MAX_NODES
+    assert calls_of_c(lambda: pages_of(flood)) < 16 * MAX_NODES
     tree = b"%PDF-1.4\n1 0 obj <</Type /Pages /Kids [" + b"2 0 R " * 20_000 + b"] /Count 3>> endobj\n"
     assert pages_of(tree + b"/Type /Page\n" * 5) == 3
     unfinished = b"1 0 obj <</Type /Pages\n" + b"2 0 obj <</Type /Pages /Count 3>> endobj\n"
     assert pages_of(unfinished) == 3
+
+
+class Looked:
+    """A pattern that notes how many bytes or characters it looks at: the most at once, and all together."""
+
+    longest = total = 0
+
+    def __init__(self, pattern: re.Pattern[Any]) -> None:
+        self.pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        def call(text: Any, start: int = 0, end: int = sys.maxsize) -> Any:
+            found = getattr(self.pattern, name)(text, start, end)
+            self.note((found.end() if isinstance(found, re.Match) else min(end, len(text))) - start)
+            return found
+
+        return call
+
+    @classmethod
+    def note(cls, size: int) -> None:
+        cls.longest, cls.total = max(cls.longest, size), cls.total + size
+
+
+def looked_at(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """What `media` makes patterns and base64 look at, the most at once and all together, and its calls of C."""
+    decode = base64.b64decode
+    Looked.longest = Looked.total = 0
+
+    def decoded(text: str) -> bytes:
+        Looked.note(len(text))
+        return decode(text)
+
+    with monkeypatch.context() as patch:
+        for name, pattern in list(vars(media).items()):
+            if isinstance(pattern, re.Pattern):
+                patch.setattr(media, name, Looked(pattern))
+        patch.setattr(base64, "b64decode", decoded)
+        calls = calls_of_c(work)
+    return Looked.longest, Looked.total, calls
+
+
+BOMB = b"<</Type/ObjStm>> stream\n" + zlib.compress(b"/Type /Pages\n" * 100_000) + b"\nendstream\n"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "pump"),
+    [
+        (b"%PDF-1.5\n", b"/Type/ObjStm"),
+        (b"%PDF-1.5\n", b"/Type/ObjStm stream\n"),
+        (b"%PDF-1.5\n", b"/Type/ObjStm stream\nendstream\n"),
+        (b"%PDF-1.5\n", BOMB),
+        (b"%PDF-1.5\n", b"/Type /Pages /Count 3\n"),
+        (b"%PDF-1.5\n", b"/Type /Page\n"),
+        (b"%PDF-1.5\n", b"/Type" + b" " * 100_000),
+        (b"%PDF-1.5\n", b"1 0 obj <</Type /Pages"),
+        (b"\xff\xd8", b"\xff"),
+        (b"RIFF0000WEBP", b"VP8X"),
+        (b"ID3\x04\0\0\x7f\x7f\x7f\x7f", b"\xff\xfb\x90\x00"),
+        (b"ID3", b""),
+    ],
+)
+def test_a_file_is_looked_at_within_the_same_bounds_however_long_it_is(
+    beginning: bytes, pump: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = ChatCounter("any", len, media.media_prices("gpt-4o"))
+
+    def looked(size: int) -> tuple[int, int, int]:
+        data = base64.b64encode(beginning + pump * (size // max(len(pump), 1))).decode()
+        opaque = Opaque()
+        return looked_at(lambda: (counter.file(data, opaque), counter.audio(data, "mp3", opaque)), monkeypatch)
+
+    short, (longest, total, calls) = looked(4_000_000), looked(32_000_000)
+    assert longest <= 256 * 1024
+    assert short[1] - 100 < total < short[1] + 100
+    assert (total < 2 * 1024 * 1024, calls < 300_000) == (True, True)
+
+
+@pytest.mark.parametrize("middle", [b"\0" * 3_000_000, b"8 0 obj <</Type /Page /Parent 2 0 R>> endobj\n" * 90_000])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_root_at_an_end_of_a_long_pdf_states_its_pages(middle: bytes, is_broken: bool) -> None:
+    root = b"2 0 obj <</Type /Pages /Kids [3 0 R] /Count 300>> endobj\n"
+    node = b"3 0 obj <</Type /Pages /Parent 2 0 R /Count 7>> endobj\n"
+    objects = zlib.compress(
+        b"2 0 3 60 <</Type/Page/Parent 3 0 R>> <</Type /Pages /Kids [3 0 R] /Count 300>> <</Count 9>>"
+    )
+    stream = b"9 0 obj <</Type /ObjStm /N 2 /Filter /FlateDecode>> stream\r\n%s\nendstream endobj\n" % objects
+    encode = base64.encodebytes if is_broken else base64.b64encode
+    for parts, pages in (
+        ([root, node, middle], 300),
+        ([middle, node, root], 300),
+        ([middle, stream], 300),
+        ([node, middle, node], None),
+        ([middle], None),
+    ):
+        assert media.pages_of(media.ends_of(encode(b"%PDF-1.5\n" + b"".join(parts)).decode())) == pages
 
 
 def test_tool_output_is_looked_for_at_both_ends_of_a_long_text() -> None:
