@@ -165,7 +165,7 @@ class UpgradeRefused(ProxyError):
 
 
 class HistoryUnavailable(ProxyError):
-    """Append mode needs the stored history, and the store does not answer, so nothing can be sent."""
+    """What the request stands on is in the store, which does not answer: a history, or what opens a compaction."""
 
     status = 503
     code = "history_unavailable"

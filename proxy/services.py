@@ -128,7 +128,7 @@ class Services:
         names = self.tenants.name, self.tenants.named
         self.admin = Admin(self.stored, self._reader, self.tokenizers, *names)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
-        self.compaction_items = CompactionItems(key)
+        self.compaction_items = CompactionItems(settings.tenant.pepper, self.stored.secret)
         self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check

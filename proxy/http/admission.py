@@ -100,6 +100,10 @@ class Place:
             self.is_upload = is_upload
             await self._admission.enter(self)
 
+    async def expand(self, count: int) -> None:
+        """Holds `count` bytes more, which are about to be unpacked, and waits for their peak; raises `Overloaded`."""
+        await self._admission.expand(self, count)
+
     def enter_upstream(self, name: str, most: int | None) -> None:
         """Counts the request at an upstream that serves at most so many; raises `Overloaded`."""
         if most is not None and self.upstream != name:
@@ -165,6 +169,13 @@ class Admission:
         if not place.is_taken and self._incoming > self.limits.bodies // 4 and place.bytes > SMALL:
             raise self._refused(Refusal.BODIES)
 
+    async def expand(self, place: Place, count: int) -> None:
+        self._give_back(place)
+        place.hold(count)
+        if not self._is_free(place):
+            self._pass_on()  # while it waits, others may have what it had
+        await self.enter(place)
+
     def enter_upstream(self, place: Place, name: str, most: int) -> None:
         # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.
         if self._upstreams[name] >= most:
@@ -178,18 +189,24 @@ class Admission:
 
     def leave(self, place: Place) -> None:
         """Gives back all that a request has taken."""
-        self._count(place, -place.memory)
         if place.upstream:
             self._upstreams[place.upstream] -= 1
-        if not place.is_taken:
-            self._incoming -= place.bytes
-            return
+        if place.is_taken:
+            self._give_back(place)
+        self._incoming -= place.bytes
+        self._count(place, -place.memory)
+        self._pass_on()
+
+    def _give_back(self, place: Place) -> None:
+        """Makes a request as it was before it took its place."""
+        place.is_taken = False
+        self._incoming += place.bytes
+        self._count(place, place.bytes - place.memory)
         self._served -= 1
         self._uploads -= place.is_upload
         self._tenants[place.tenant] -= 1
         if not self._tenants[place.tenant]:
             del self._tenants[place.tenant]
-        self._pass_on()
 
     def _pass_on(self) -> None:
         """Lets those in who have waited longest and may have what has become free."""

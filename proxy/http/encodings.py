@@ -159,6 +159,14 @@ def decoded(data: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None
         return None
 
 
+def most_unpacked(size: int, limit: int) -> int:
+    """The bytes that a request may have when all in it is unpacked: it has `size` on the wire, and any at most `limit`.
+
+    It bounds whatever expands, content encodings and the proxy's own items alike, before anything is unpacked.
+    """
+    return min(limit, max(MAX_EXPANSION * size, ALWAYS_DECODED))
+
+
 async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
     """Decodes a request's body; raises `BadRequest` if it is broken, and `BodyTooLarge` above `limit` bytes."""
     if len(data) < IN_THREAD:
@@ -167,7 +175,7 @@ async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
 
 
 def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
-    limit = min(limit, max(MAX_EXPANSION * len(data), ALWAYS_DECODED))
+    limit = most_unpacked(len(data), limit)
     too_large = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
     try:
         plain = decoder.feed(data, limit + 1)

@@ -33,6 +33,7 @@ from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.reading import AdmittedRequest
 from proxy.serving.relay import Relay
+from proxy.store.base import StoreError
 from proxy.upstream import UpstreamRequest
 from proxy.values import objects_at
 from strategies.core.messages import dump
@@ -84,7 +85,7 @@ class OwnCompaction(NamedTuple):
 async def own_compaction(
     standing: Exchange, request: ClientRequest, services: Services, *, is_trigger: bool
 ) -> OwnCompaction | None:
-    """The proxy's own compaction for a request; None if its history cannot be condensed.
+    """The proxy's own compaction for a request; None if its history cannot be condensed, or no item can be signed.
 
     The view as it is `standing` is enough if it has what a condensation aims at, as when a client asks again. Raises
     `ProxyError`, for instance if the upstream does not accept the caller, and `HeldByServer`.
@@ -101,7 +102,10 @@ async def own_compaction(
         return None
     one = secrets.token_hex(12)
     parts = parted(decision.view, one, keeps_users=is_trigger)
-    item = services.compaction_items.item(parts.sealed, request.tenant)
+    try:
+        item = await services.compaction_items.item(parts.sealed, request.tenant)
+    except StoreError:
+        return None
     await exchange.note_compaction(list(map(loads, parts.sealed[:1])))
     response = _answer(exchange, one, parts, item, is_trigger=is_trigger)
     response.raw_headers.extend(encode_headers(exchange.headers()))

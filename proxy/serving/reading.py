@@ -22,7 +22,7 @@ from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
-from proxy.http.encodings import decode_body, decoder_for
+from proxy.http.encodings import decode_body, decoder_for, most_unpacked
 from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
 from proxy.log import LINE
@@ -236,13 +236,14 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
 
 
 async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) -> ClientRequest:
-    """The request with the messages that its compaction items of the proxy's own stand for; raises `BadRequest`."""
-    services, endpoint = admitted.services, request.body.endpoint
-    opened = services.compaction_items.opened(request.body, request.tenant) if endpoint.compact_path else None
+    """The request with the messages that its compaction items of the proxy's own stand for; raises `ProxyError`."""
+    services, endpoint, owner = admitted.services, request.body.endpoint, admitted.owner.tenant
+    opened = None
+    if endpoint.compact_path:
+        most = most_unpacked(len(request.encoded_body or request.body.data), services.settings.limits.body)
+        opened = await services.compaction_items.opened(request.body, request.tenant, admitted.place, most)
     if opened is None:
         return request
-    admitted.place.hold(len(opened))
-    owner = admitted.owner.tenant
     body = await wire.read_through_cache(opened, endpoint, services.message_cache, services.bounds, owner=owner)
     return request._replace(body=body, encoded_body=b"", encoding_headers=())
 

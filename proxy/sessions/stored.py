@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Session
-from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress
+from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress, secret_of
 from proxy.store.base import Store, StoreError, StoreKey, Write
 
 TRIES = 8
@@ -141,6 +141,16 @@ class StoredSessions:
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that has one step; raises `StoreError` if it takes longer than the timeout."""
         return await Patience(self._timeout).read(work)
+
+    async def secret(self) -> bytes:
+        """The secret that all processes on this store share; raises `StoreError`."""
+        try:
+            found = await self.in_time(secret_of(self.store))
+        except StoreError as error:
+            self.outage.failed("the secret of compactions was not read", error)
+            raise
+        self.outage.answered()
+        return found
 
     async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
         """The result of `work`, which runs in a task of its own within the timeout, whether or not anybody waits.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,7 +22,7 @@ from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from proxy.store.base import ANSWERS, REFUSED_WRITES, Store, StoreError
+from proxy.store.base import ANSWERS, FOR_GOOD, REFUSED_WRITES, SECRET, Store, StoreError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -175,6 +176,15 @@ class Outage:
         refused = f", refused: {self._refused}" if self._refused else ""
         self._since, self._served, self._refused = None, 0, 0
         _log.warning("the store works again after %.1f s; requests served without it: %d%s", seconds, served, refused)
+
+
+async def secret_of(store: Store) -> bytes:
+    """The secret that all processes on a store share: what the first of them has drawn; raises `StoreError`."""
+    drawn = secrets.token_hex().encode()
+    secret = await store.put_record(SECRET, SECRET.name, drawn, FOR_GOOD)
+    if len(secret) != len(drawn):  # else what stands for any value that cannot be read would be the secret
+        raise StoreError("store-corrupt", "the secret of compactions was altered, or its key is gone")
+    return secret
 
 
 @dataclass(slots=True)

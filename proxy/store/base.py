@@ -69,6 +69,9 @@ class StoreKey(NamedTuple):
 
 CHECK = StoreKey("encryption", "check")
 """The entry of an encrypted store that tells whether a key is the right one."""
+SECRET = StoreKey("compactions", "secret")
+"""The entry of a record with its name, which signs what clients hold for the proxy. It is never saved, so not shown."""
+FOR_GOOD = 100 * 365 * 24 * 3600  # seconds
 
 
 class Snapshot(NamedTuple):

@@ -22,11 +22,22 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from proxy.store.access import SEALED, UNREADABLE, VERSION
-from proxy.store.base import CHECK, FindResult, KeptBytes, Part, Snapshot, Store, StoreError, StoreKey, Write
+from proxy.store.base import (
+    CHECK,
+    FOR_GOOD,
+    SECRET,
+    FindResult,
+    KeptBytes,
+    Part,
+    Snapshot,
+    Store,
+    StoreError,
+    StoreKey,
+    Write,
+)
 
 NONCE = 12  # bytes
 _HEAD = bytes((VERSION, SEALED))
-_CHECK_LIFE = 100 * 365 * 24 * 3600  # seconds
 _PAUSE = 0.005  # seconds between two sessions that change keys, for requests to come first
 _LOOKED_AT = 100  # entries that tell whether a store without a check has values in plain
 
@@ -153,6 +164,8 @@ class SealedStore:
 
     async def _values(self, key: StoreKey) -> list[tuple[Part, str, bytes]]:
         """All values of an entry but those of its journal, as they are stored."""
+        if key == SECRET:
+            return [("records", key.name, await self._store.put_record(key, key.name, b"", FOR_GOOD))]
         found = await self._store.load(key)
         values: list[tuple[Part, str, bytes]] = []
         if found is not None:
@@ -165,12 +178,12 @@ class SealedStore:
         found = await self._store.load(CHECK)
         if found is None:
             await self._refuse_plain()
-            await self._store.save(CHECK, Write(self._seal(b"", *check), 0, _CHECK_LIFE))
+            await self._store.save(CHECK, Write(self._seal(b"", *check), 0, FOR_GOOD))
             found = await self._store.load(CHECK)
         if found is None or self._open(found.meta, *check) == UNREADABLE:
             raise StoreError("store-key", "the store is encrypted under another key than store.encryption_key")
         if _opened(self._keys[0], found.meta, check) is None:  # it was sealed under an old key, which may go one day
-            await self._store.save(CHECK, Write(self._seal(b"", *check), found.revision, _CHECK_LIFE))
+            await self._store.save(CHECK, Write(self._seal(b"", *check), found.revision, FOR_GOOD))
 
     async def _refuse_plain(self) -> None:
         """Raises `store-key` if what was saved last is not sealed under one of the keys."""

@@ -29,7 +29,7 @@ END_CHARS = 256 * 1024
 
 No pattern gets more at once: `re` keeps the interpreter's lock, and so every other request waiting, until it returns.
 """
-MAX_STREAM_BYTES, MAX_EXPANSION = 256 * 1024, 32
+MAX_STREAM_BYTES, MAX_STREAM_EXPANSION = 256 * 1024, 32
 """How far an object stream is unpacked, also in times of its own bytes; a list of pages has up to 20 times as many."""
 MAX_UNPACKED = 1024 * 1024  # bytes of all object streams at one end
 MAX_NODES = 10_000  # how many nodes of a page tree are read
@@ -116,7 +116,8 @@ def _object_streams(pdf: bytes) -> Iterator[bytes]:
         at = end if end >= 0 else len(pdf)
         packed = pdf[start:at]
         try:
-            text = zlib.decompressobj().decompress(packed, min(MAX_EXPANSION * len(packed), MAX_STREAM_BYTES))
+            most = min(MAX_STREAM_EXPANSION * len(packed), MAX_STREAM_BYTES)
+            text = zlib.decompressobj().decompress(packed, most)
         except zlib.error:
             continue
         left -= len(text)

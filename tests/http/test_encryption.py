@@ -12,6 +12,7 @@ from redis import Redis
 
 from proxy.cli import main
 from proxy.store import open_store
+from proxy.store.access import secret_of
 from proxy.store.base import StoreError, StoreKey
 from tests.support.redis_server import RedisServer
 from tests.support.stage import agent, chat, controls, proxy_with_upstream
@@ -129,6 +130,29 @@ async def test_two_that_begin_a_store_with_different_keys_do_not_both_go_on(tmp_
     assert await first.load(StoreKey("t", "s")) is None
     for store in (first, second):
         await store.close()
+
+
+async def test_the_secret_of_compactions_is_encrypted_and_survives_a_change_of_keys(
+    place: tuple[str, Callable[[], bytes]],
+) -> None:
+    url, written = place
+    keys = [bytes([byte]) * 32 for byte in (1, 2)]
+
+    async def secret(*used: bytes) -> bytes:
+        store = await open_store(url, keys=used)
+        try:
+            await store.reseal()
+            return await secret_of(store)
+        finally:
+            await store.close()
+
+    first = await secret(keys[0])
+    assert first not in written()
+    assert await secret(keys[1], keys[0]) == await secret(keys[1]) == first
+    plain = await open_store(url)
+    with pytest.raises(StoreError, match="store-corrupt"):  # not what stands for any value that cannot be read
+        await secret_of(plain)
+    await plain.close()
 
 
 @pytest.mark.parametrize("key", ["short", base64.b64encode(b"x" * 31).decode()])

@@ -1,6 +1,10 @@
 """Compactions that the proxy makes in place of an upstream that has none, and its items when they come back."""
 
 import json
+import zlib
+from base64 import urlsafe_b64encode
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -9,6 +13,7 @@ import pytest
 from proxy.request.compaction_items import PREFIX
 from tests.http.test_responses import KEY, MODEL, RULE, SUMMARY, WINDOW, Agent, client_bodies, reader, response_in
 from tests.support import wire
+from tests.support.admin_api import TOKEN, operator
 from tests.support.proxy import proxy_before, running_proxy
 from tests.support.redis_server import RedisServer
 from tests.support.responses_upstream import COMPACT, RESPONSES, Lack, StrictResponses
@@ -126,7 +131,7 @@ def test_an_item_of_another_tenant_or_one_that_was_changed_is_refused_and_nothin
         content = item["encrypted_content"]
         for hostile in (
             content[:-9],
-            content[:60] + "A" + content[61:],
+            *(content[:at] + ("A" if content[at] != "A" else "B") + content[at + 1 :] for at in (20, 60, 64, 80)),
             PREFIX,
             PREFIX + "ä",
             PREFIX + "QUJD" * 100_000,
@@ -142,6 +147,79 @@ def test_an_item_of_another_tenant_or_one_that_was_changed_is_refused_and_nothin
         quoted = {"role": "user", "content": f"What is {content}?"}
         assert ask(agent, [quoted]).status == 200
         assert client_bodies(upstream)[-1]["input"] == [quoted]
+
+
+def test_copies_of_an_item_are_refused_at_once() -> None:
+    with before("endpoint") as (upstream, proxy):
+        agent = played(proxy.url)
+        output = wire.post_json(proxy.url, COMPACT, {"model": MODEL, "input": agent.items}, KEY).json()["output"]
+        calls = len(upstream.journal.to(RESPONSES))
+        refused = ask(agent, [*output[:-1], *output[-1:] * 60, GO_ON])
+        error = refused.json()["error"]
+        assert (refused.status, error["code"], error["param"]) == (
+            400,
+            "invalid_encrypted_content",
+            f"input[{len(output)}]",
+        )
+        assert len(upstream.journal.to(RESPONSES)) == calls
+
+
+def forged(secret: bytes, *, has_length: bool) -> Json:
+    """An item of 8 MB for the bearer of the key `k`, signed with what follows from a secret."""
+    digest = blake2b(b"credential\0Bearer k", key=secret, digest_size=16).hexdigest().encode()
+    text = json.dumps({"role": "user", "content": "x" * 8_000_000})
+    signed = zlib.compress((text if has_length else json.dumps([text])).encode(), 9)
+    if has_length:
+        signed = len(text).to_bytes(8) + signed
+    key = blake2b(secret, digest_size=32, person=b"compaction").digest()
+    signature = blake2b(digest + b"\0" + signed, key=key, digest_size=32).digest()
+    return {"type": "compaction", "encrypted_content": PREFIX + urlsafe_b64encode(signature + signed).decode()}
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+@pytest.mark.parametrize("kind", ["redis", "memory"])
+def test_nobody_forges_an_item_where_no_pepper_is_set(
+    kind: str, has_length: bool, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("redis").url if kind == "redis" else "memory://"
+    with before("endpoint", store={"url": url}) as (upstream, proxy):
+        body = {"model": MODEL, "input": [forged(b"condenser", has_length=has_length), GO_ON]}
+        refused = wire.post_json(proxy.url, RESPONSES, body, [("authorization", "Bearer k")])
+        assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_encrypted_content")
+        assert upstream.journal.to(RESPONSES) == []
+
+
+def test_a_store_that_is_down_costs_headroom_and_opens_nothing(redis: RedisServer) -> None:
+    with (
+        StrictResponses(reader, window=WINDOW, lacks=["endpoint"]) as upstream,
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask+half-window", window=WINDOW) as first,
+        running_proxy(upstream.url, store={"url": redis.url}, strategy="mask+half-window", window=WINDOW) as second,
+    ):
+        agent = played(first.url)
+        output = wire.post_json(first.url, COMPACT, {"model": MODEL, "input": agent.items}, KEY).json()["output"]
+        redis.kill()
+        assert ask(agent, [*output, GO_ON]).status == 200  # it has the secret
+        agent.url = second.url
+        unopened = ask(agent, [*output, GO_ON])
+        assert (unopened.status, unopened.json()["error"]["code"]) == (503, "history_unavailable")
+        assert ask(agent, [{"role": "user", "content": f"What is {output[-1]['encrypted_content']}?"}]).status == 200
+        body = {"model": MODEL, "input": agent.items}
+        assert wire.post_json(second.url, COMPACT, body, KEY).status == 404  # the upstream's own error
+
+
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_what_signs_items_outlives_a_restart_and_is_no_session(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("redis").url if kind == "redis" else f"sqlite:///{tmp_path}/s.db"
+    with before("endpoint", store={"url": url}) as (_, proxy):
+        agent = played(proxy.url)
+        output = wire.post_json(proxy.url, COMPACT, {"model": MODEL, "input": agent.items}, KEY).json()["output"]
+    with before("endpoint", store={"url": url}, admin={"token": TOKEN}) as (_, proxy):
+        agent.url = proxy.url
+        assert ask(agent, [*output, GO_ON]).branch == "main"
+        listed = operator(proxy.url).json()
+        assert (len(listed["data"]), listed["unreadable"]) == (1, [])
 
 
 def test_under_native_an_upstream_with_the_trigger_alone_serves_the_endpoint() -> None:

@@ -117,6 +117,25 @@ async def test_a_body_waits_until_its_peak_has_room() -> None:
     (await large).leave()
 
 
+async def test_a_request_that_expands_waits_for_its_new_peak_and_lets_others_in() -> None:
+    door = admission(2, bodies=PEAK * 400)
+    growing, other = [await entered(door, tenant, 80) for tenant in "ab"]
+    small = entering(door, "c", 1)
+    await asyncio.sleep(0)
+    expanding = asyncio.ensure_future(growing.expand(300))
+    await asyncio.sleep(0)
+    assert not expanding.done()
+    (await small).leave()
+    assert not expanding.done()
+    other.leave()
+    await expanding
+    again = asyncio.ensure_future(growing.expand(10_000))  # more than there is: it is served alone
+    await asyncio.sleep(0)
+    assert again.done()
+    growing.leave()
+    assert (door._memory, door._incoming, door._served, door.waiting) == (0, 0, 0, 0)
+
+
 async def test_uploads_leave_half_of_the_places() -> None:
     door = admission(2)
     await entered(door, "a", is_upload=True)

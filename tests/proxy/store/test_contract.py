@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, KeptBytes, Part, Snapshot, StoreError, StoreKey
+from proxy.store.access import secret_of
+from proxy.store.base import JOURNAL, SECRET, UNBOUNDED, FindResult, KeptBytes, Part, Snapshot, StoreError, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.on_redis import EVERY_CALL, failure
 from tests.proxy.store.saving import ALL_BYTES, TTL, cancelled_after, write, yields
@@ -34,6 +35,21 @@ async def test_a_journal_keeps_its_newest_items_under_their_numbers(stage: Stage
     assert await store.journal(stage.key("other")) == []
     await store.delete(key)
     assert await store.journal(key) == []
+
+
+async def test_all_who_ask_for_the_secret_get_that_of_the_first(stage: Stage) -> None:
+    asked = set(await asyncio.gather(*(secret_of(stage.store) for _ in range(20))))
+    assert {len(secret) for secret in asked} == {64}
+    assert len(asked) == 1
+    assert await stage.store.load(SECRET) is None
+    assert SECRET not in await stage.store.newest(1_000)
+    await stage.store.delete(SECRET)
+    assert await secret_of(stage.store) not in asked
+    await stage.store.delete(SECRET)
+    await stage.store.put_record(SECRET, SECRET.name, b"condenser", TTL)
+    with pytest.raises(StoreError, match="store-corrupt"):
+        await secret_of(stage.store)
+    await stage.store.delete(SECRET)
 
 
 async def test_sums_grow_by_what_each_writer_adds(stage: Stage) -> None:
