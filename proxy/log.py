@@ -134,7 +134,8 @@ class RequestLine:
         else:
             if exchange.request.controls.dry_run:
                 return {}
-            record, status, reason = exchange.record, exchange.record.status, exchange.decision.reason
+            record, reason = exchange.record, exchange.decision.reason
+            status = record.status
             found = {f"action_{record.action}": 1, **amounts(record, exchange.decision.policy.prices)}
             found |= {f"trigger_{record.trigger}": 1} if record.action is Action.CONDENSED else {}
         found |= {f"protocol_{endpoint.dialect.name}": 1} if endpoint else {}

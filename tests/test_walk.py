@@ -1,0 +1,52 @@
+"""How hard a request is to follow, by `tests/walk.py`: bounds that only ever go down.
+
+A change that raises a figure does not land. Where one falls, its bound falls with it, and the commit says what went.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.walk import ROOT
+
+OWN_CALLS = {"": 654, "derived": 537, "streamed": 671, "condensed": 5_109}
+BOUNDS: dict[str, dict[str, float]] = {
+    "": {"returns": 70, "depth_store": 17, "depth_send": 14, "drivers": 43, "modes_per_driver": 13.8, "files": 60},
+    "derived": {"returns": 59, "depth_store": 20, "depth_send": 14, "drivers": 42, "modes_per_driver": 15},
+    "streamed": {"returns": 71, "depth_store": 17, "depth_send": 14, "drivers": 43, "modes_per_driver": 13.8},
+    "condensed": {"returns": 91, "depth_store": 17, "depth_send": 14, "drivers": 60, "modes_per_driver": 15.2},
+}
+"""By case; the rest that `tests/walk.py` prints is for orientation."""
+
+ALL_CALLS = {
+    "python_calls_small": 1_271,
+    "python_calls_medium": 1_394,
+    "python_calls_large": 1_768,
+    "python_calls_100_events": 302,
+    "c_calls_large": 3_410,
+}
+CHANCE = 1.01
+"""All calls vary by a few with the moment at which a thread or a socket is ready; a bound leaves as much room."""
+
+
+def walk(*arguments: str) -> Any:
+    """What the tool prints, of a process of its own: it counts what this one does, and changes its sockets."""
+    command = [sys.executable, "-m", "tests.walk", "--json", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", BOUNDS, ids=lambda case: case or "plain")
+def test_a_request_is_no_harder_to_follow_than_it_was(case: str) -> None:
+    found = walk(*([f"--{case}"] if case else []))
+    bounds = {"own_calls": OWN_CALLS[case], **BOUNDS[case]}
+    assert {name: found[name] for name, most in bounds.items() if found[name] > most} == {}
+
+
+def test_a_request_makes_no_more_calls_than_it_did() -> None:
+    found = walk("--counts")
+    assert {name: found[name] for name, most in ALL_CALLS.items() if found[name] > most * CHANCE} == {}
