@@ -305,6 +305,7 @@ async def ask(
     if is_traced:
         await asyncio.sleep(SILENCE)
         trace.start()
+        sys.setprofile(trace.profile)
     await app({**scope, "headers": [(k.encode(), v.encode()) for k, v in headers.items()]}, receive, send)
     is_over.set()
     seen = -1
@@ -312,6 +313,8 @@ async def ask(
         seen = len(trace.steps)
         await asyncio.sleep(0.2)
     trace.is_on = False
+    if is_traced:
+        sys.setprofile(None)
     return Answer(start["status"], {k.decode().lower(): v.decode() for k, v in start["headers"]})
 
 
@@ -381,10 +384,8 @@ async def traced(case: str) -> tuple[Trace, Answer]:
     """The trace of one request, made after two conversations like its own, and its reply."""
     trace, converse = Trace(), agent_run if case == "condensed" else small_talk
     async with served(trace) as app:
-        sys.setprofile(trace.profile)
         for name in ("Ada", "Grace", "Edsger"):
             answered = await converse(case, name, name == "Edsger", app, trace)
-        sys.setprofile(None)
     return trace, answered
 
 
