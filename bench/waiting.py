@@ -32,6 +32,7 @@ from proxy.replaying.recorded import Conversation, load
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
+from proxy.turn.drive import decide, follow_up, store
 from strategies.core.effects import Effect, Result
 from tests.support.data import LONG, MISSING
 from tests.support.virtual_time import PassingTime
@@ -127,14 +128,14 @@ async def _played(
         before = clock().passed
         try:
             with clock().passing():
-                exchange = await services.exchanges.open(client.request(end))
+                turn = await decide(services, client.request(end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue
-        yield exchange.decision, clock().passed - before
+        yield turn.sent.decision, clock().passed - before
         await passing(REPLY)
-        await exchange.store()
-        exchange.follow_up()
+        await store(services, turn)
+        follow_up(services, turn)
         await passing(pause)
     await services.background.idle()
 

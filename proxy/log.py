@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from proxy import LOGGER
 from proxy.condensing import account
-from proxy.endpoints import endpoint_serving
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.quoting import label, printable
 from proxy.reasons import Action
-from proxy.sessions.requests import RequestRecord, amounts
+from proxy.sessions.requests import RequestRecord
 from proxy.settings import LogSettings
 from proxy.totals import MILLION
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from proxy.condensing.exchange import Exchange
+    from proxy.condensing.attempt import Turn
 
 LINE = "condenser.line"  # the key of a request's line in its ASGI scope
 _LONGEST_PATH = 200
@@ -57,17 +57,18 @@ class RequestLine:
     status: int | None = None
     is_complete: bool = False
     model: str | None = None
-    exchange: Exchange | None = None
-    outcome: tuple[str, str] = ("", "")  # action and reason of a request without an exchange
+    turn: Turn | None = None
+    outcome: tuple[str, str] = ("", "")  # action and reason of a request without a turn
     error: str | None = None  # the code of one of the proxy's own errors
     tenant: str = ""  # its name, else the beginning of its digest; "" if it is not known
     operator: str = ""  # who administers: `token`, the name of a key, or `unknown`; "" for all other requests
     deed: str = ""  # what the form of a page asks for
     upstream: str = ""  # the name of the upstream that it goes to
+    endpoint: Endpoint | None = None  # the one whose requests are read at its path
     trace: bytes = b""  # its `traceparent`, as the upstream gets it
     span: Span | None = None  # its OpenTelemetry span, if there are any
     is_relayed: bool = False  # whether the reply is the upstream's
-    upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without an exchange
+    upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without a turn
     first_byte: float | None = None  # seconds until the first byte of the reply's body was sent
     seconds: float = 0.0  # from the head of the request to the end of its reply
     _started: float = field(default_factory=perf_counter)
@@ -86,11 +87,11 @@ class RequestLine:
             log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
-        if self.exchange is not None:
-            values = self.exchange.request.body.values
+        if self.turn is not None:
+            values = self.turn.asked.body.values
             has_tools = bool(values.get("tools") or values.get("functions"))
-            line = account.log_line(self.exchange.decision, self.exchange.timing, has_tools=has_tools)
-            what, timing = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.exchange.timing
+            line = account.log_line(self.turn.sent.decision, self.turn.timing, has_tools=has_tools)
+            what, timing = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.turn.timing
             upstream, again = timing.upstream, f", sent {timing.sends} times" if timing.sends > 1 else ""
         else:
             place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
@@ -115,8 +116,8 @@ class RequestLine:
     @property
     def protocol(self) -> str:
         """The protocol of the request; `own` for what the proxy answers itself, `other` for all else."""
-        if (endpoint := endpoint_serving(self.path)) is not None:
-            return endpoint.dialect.name
+        if self.endpoint is not None:
+            return self.endpoint.dialect.name
         return "own" if self.path in _OWN or self.path.startswith("/_condenser/") else "other"
 
     def amounts(self) -> Mapping[str, int]:
@@ -124,19 +125,19 @@ class RequestLine:
 
         A `POST` that asked no model and got 404 counts as `stray`: mostly the client has a wrong address.
         """
-        exchange, endpoint, (action, reason) = self.exchange, endpoint_serving(self.path), self.outcome
+        turn, endpoint, (action, reason) = self.turn, self.endpoint, self.outcome
         status = self.status or CLIENT_CLOSED_REQUEST
-        if exchange is None:
+        if turn is None or turn.record is None:
             if not (action or (self.error and endpoint)):
                 return {"stray": 1} if self._is_stray else {}
             failed = int(status >= HTTPStatus.BAD_REQUEST)
             found = {"requests": 1, f"action_{action or _REFUSED}": 1, "failed": failed}
         else:
-            if exchange.request.controls.dry_run:
+            if turn.asked.controls.dry_run:
                 return {}
-            record, reason = exchange.record, exchange.decision.reason
-            status = record.status
-            found = {f"action_{record.action}": 1, **amounts(record, exchange.decision.policy.prices)}
+            record, decision = turn.record, turn.sent.decision
+            status, reason = record.status, decision.reason
+            found = {f"action_{record.action}": 1, **turn.amounts}
             found |= {f"trigger_{record.trigger}": 1} if record.action is Action.CONDENSED else {}
         found |= {f"protocol_{endpoint.dialect.name}": 1} if endpoint else {}
         found |= {f"reason_{reason}": 1} if reason else {}
@@ -156,7 +157,7 @@ class RequestLine:
 
     def fields(self) -> dict[str, Any]:
         """The line as members of a JSON object; unknown values are left out."""
-        exchange, (action, reason) = self.exchange, self.outcome
+        turn, (action, reason) = self.turn, self.outcome
         fields: dict[str, Any] = {
             "request_id": self.id,
             "method": printable(self.method),
@@ -176,8 +177,8 @@ class RequestLine:
             "first_byte_ms": None if self.first_byte is None else round(self.first_byte * 1000, 2),
             "total_ms": round(self.seconds * 1000, 2),
         }
-        if exchange is not None:
-            fields |= account.fields(exchange.decision, exchange.timing) | _usage(exchange.record)
+        if turn is not None:
+            fields |= account.fields(turn.sent.decision, turn.timing) | (_usage(turn.record) if turn.record else {})
         return {name: value for name, value in fields.items() if value is not None}
 
 

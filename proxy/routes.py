@@ -262,8 +262,8 @@ async def _sessions(call: Call) -> Answer:
 
 async def _known(call: Call) -> Answer:
     """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
-    services, exchanges = call.services, call.services.exchanges
-    knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
+    services = call.services
+    knowledge, searcher = services.knowledge, services.searcher
     served = {(kind.model, "", kind.upstream) for kind in services.telemetry.arrived}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
     taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
@@ -273,7 +273,7 @@ async def _known(call: Call) -> Answer:
 
 
 def _known_row(services: Services, scope: LessonScope, form: Profile, tools_until: float | None) -> Document:
-    window, learned = services.policies.window(None, scope), services.exchanges.refusals.knowledge.learned.window(scope)
+    window, learned = services.policies.window(None, scope), services.knowledge.learned.window(scope)
     return {
         "model": label(scope.model),
         "tenant": scope.tenant[:SHOWN] or None,

@@ -17,10 +17,10 @@ import anyio.lowlevel
 from proxy import config_directory, tool_output_patterns
 from proxy.asking import Asking, FinishedCall, Resolver
 from proxy.condensing.attempt import Attempts
+from proxy.condensing.completing import Completer
 from proxy.condensing.deciding import Decider
-from proxy.condensing.exchange import Exchanges
-from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.ladder.rung import Parts
 from proxy.condensing.making import Maker, PipelineRunner
 from proxy.condensing.memory_tool import Searcher
 from proxy.condensing.policy import Policies
@@ -118,12 +118,9 @@ class Services:
         )
         self.token_budget = self._budget("tokens", limits.tokens_per_minute)
         """What each tenant may send upstream; None if that is not bounded."""
-        knowledge = self._knowledge()
-        self._profiles = knowledge.profiles
-        table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
-        self.calibrator = knowledge.calibrator
-        self.policies = Policies(settings, table, self._stated_window, learned, knowledge.profiles.for_model)
-        self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
+        self.knowledge = self._knowledge()
+        self.policies = self.knowledge.policies
+        self._build_turns(summarizer or self.asking)
         self.admission = self._admission()
         names = self.tenants.name, self.tenants.named
         self.admin = Admin(self.stored, self._reader, self.tokenizers, *names)
@@ -134,13 +131,33 @@ class Services:
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 
+    def _build_turns(self, resolver: Resolver) -> None:
+        """The parts that a turn passes through (`proxy/turn/drive.py`)."""
+        settings = self.settings
+        self.keeper = Keeper(self.stored, ttl=settings.store.ttl, clock=self.clock)
+        self.recogniser = Recogniser(self.stored, settings.sessions.headers)
+        histories, silence = Histories(self.stored), settings.upstream.read_timeout
+        self.supplier = Supplier(self.stored, histories, self.message_cache, silence)
+        self.measurer = Measurer(self._reader, self.counting, self.message_cache)
+        self._recall = Recall()
+        self.searcher = Searcher(self._recall, settings.memory, settings.upstream.learned_ttl, self.clock)
+        self.completer = Completer(
+            policies=self.policies,
+            measurer=self.measurer,
+            knowledge=self.knowledge,
+            add_memory=self.searcher.with_memory,
+        )
+        self.decider = self._decider(resolver)
+        self.attempts = Attempts(self.keeper, self.searcher, settings.usage_probe)
+        self.refusals = self._refusals()
+
     def renew(self, settings: Settings) -> None:
         """Goes on with settings that differ from those before only in what `taken_over` takes over."""
         self.settings = settings
         self.tenants.name_all(settings)
         if self.keys is not None:
             self.keys.know(settings.auth)
-        self._profiles.renew(partial(settings.own, "profile"))
+        self.knowledge.profiles.renew(partial(settings.own, "profile"))
         self.policies.renew(settings)
 
     def prices(self, model: str) -> Prices | None:
@@ -195,43 +212,33 @@ class Services:
             report=self.telemetry.record_calibration,
         )
         profiles = Profiles(partial(settings.own, "profile"))
-        return Knowledge(learned, calibrator, profiles, tasks, clock, self._stated_window, self._asked)
+        table = bundled_table(config_directory() / "models.toml")
+        policies = Policies(settings, table, self._stated_window, learned.window, profiles.for_model)
+        known = policies, self.tokenizers, learned, calibrator, profiles
+        return Knowledge(*known, tasks, clock, self._stated_window, self._asked)
 
-    def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
-        settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
-        memory, allowance = settings.memory, settings.background.allowance
-        keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
-        recall = Recall()
-        searcher = Searcher(recall, memory, settings.upstream.learned_ttl, clock)
-        supplier = Supplier(stored, Histories(stored), self.message_cache, settings.upstream.read_timeout)
-        intake = Intake(
-            policies=self.policies,
-            recogniser=Recogniser(stored, settings.sessions.headers),
-            supplier=supplier,
-            measurer=Measurer(self._reader, self.counting, self.message_cache),
-            tokenizers=self.tokenizers,
-            knowledge=knowledge,
-            add_memory=searcher.with_memory,
-        )
-        runner = PipelineRunner(resolver, tasks, clock, self.asking.expected_seconds, knowledge.shared_cache)
+    def _decider(self, resolver: Resolver) -> Decider:
+        settings, tasks, clock, keeper = self.settings, self.background, self.clock, self.keeper
+        expected_seconds, shared_cache = self.asking.expected_seconds, self.knowledge.shared_cache
+        runner = PipelineRunner(resolver, tasks, clock, expected_seconds, shared_cache)
         maker = Maker(runner, keeper, tasks, clock)
         preparer = Preparer(
             maker=maker,
             runner=runner,
             keeper=keeper,
-            claims=Claims(stored),
+            claims=Claims(self.stored),
             tasks=tasks,
-            counted=intake.with_counts,
+            counted=self.completer.with_counts,
             clock=clock,
-            allowance=allowance,
+            allowance=settings.background.allowance,
         )
-        injector = Injector(recall)
-        decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout)
-        report = self.telemetry.record_overflow
+        return Decider(maker, preparer, keeper, Injector(self._recall), settings.inline_timeout)
+
+    def _refusals(self) -> Refusals:
+        decider, report = self.decider, self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
-        attempts = Attempts(keeper, searcher, settings.usage_probe)
-        refusals = Refusals(knowledge, self.policies, attempts, decider.smaller, decider.timeout, pause)
-        return Exchanges(intake, decider, attempts, refusals, report)
+        parts = Parts(self.knowledge, self.policies, self.attempts, decider.smaller, decider.timeout, pause)
+        return Refusals(parts, report)
 
 
 OTLP = "OTEL_EXPORTER_OTLP_ENDPOINT"

@@ -167,7 +167,7 @@ class Telemetry:
         self._waiting: dict[tuple[str, str, str, str], Tally[str]] = {}
         self.arrived: dict[ArrivalKind, Arrivals] = {}
         """What this process was asked for since it started, by kind; at most `MAX_MODELS` kinds."""
-        self.in_flight = 0  # requests under way; `proxy/serving/` counts them
+        self.in_flight = 0  # requests under way
         self._gauges: dict[str, Callable[[], float]] = {}
         self.show("in_flight", lambda: self.in_flight)
         self.metric("store_writable").set(1)
@@ -223,6 +223,15 @@ class Telemetry:
     def record_store(self, operation: str, seconds: float) -> None:
         self.metric("store_seconds", operation).observe(seconds)
 
+    def under_way(self) -> Callable[[], None]:
+        """Counts a request that is under way, until the function is called that this returns."""
+        self.in_flight += 1
+
+        def end() -> None:
+            self.in_flight -= 1
+
+        return end
+
     def record(self, line: RequestLine, amounts: Mapping[str, int]) -> None:
         """Records a request that has ended; `amounts` are what it adds to the sums, nothing if it asks no model."""
         status, by = str(line.status or CLIENT_CLOSED_REQUEST), "upstream" if line.is_relayed else "condenser"
@@ -234,17 +243,17 @@ class Telemetry:
         if not amounts.get("requests"):
             return
         tenant, strategy = line.tenant if self._is_name(line.tenant) else OTHER, "none"
-        if line.exchange is not None:
-            self._note_arrival(line.exchange.decision)
-            strategy = line.exchange.decision.policy.pipeline.text
+        if line.turn is not None:
+            self._note_arrival(line.turn.sent.decision)
+            strategy = line.turn.sent.decision.context.policy.pipeline.text
         model, tenant, strategy = self._bounded(self.model_of(line), tenant, strategy)
         self._record_times(line, model, strategy)
         # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
         self._waiting.setdefault((line.protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
 
     def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
-        if line.exchange is not None:
-            self.metric("overhead_seconds", strategy).observe(line.exchange.timing.ours / 1000)
+        if line.turn is not None:
+            self.metric("overhead_seconds", strategy).observe(line.turn.timing.ours / 1000)
         self.metric("request_seconds", line.upstream, model).observe(line.seconds)
         if line.first_byte is not None:
             self.metric("first_byte_seconds", line.upstream, model).observe(line.first_byte)
@@ -289,7 +298,7 @@ class Telemetry:
         return labels
 
     def _note_arrival(self, decision: Decision) -> None:
-        request, policy = decision.context.request, decision.policy
+        request, policy = decision.context.request, decision.context.policy
         protocol, upstream = request.body.endpoint.dialect.name, request.upstream.base_url
         kind = ArrivalKind(protocol, request.model, upstream, policy.window, policy.pipeline.text)
         found = self.arrived.get(kind)

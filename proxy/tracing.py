@@ -98,19 +98,20 @@ class Tracing:
         span.set_attributes(failure | {"condenser.upstream": line.upstream, "condenser.tenant": line.tenant})
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             span.set_status(StatusCode.ERROR)
-        if line.exchange is not None:
+        if line.turn is not None and line.turn.record is not None:
             self._describe(span, line, model, failure)
         span.end()
 
     def _describe(self, span: Span, line: RequestLine, model: str, failure: dict[str, str]) -> None:
         """Says what was asked of a model, and what for."""
-        exchange = line.exchange
-        assert exchange is not None
-        record = exchange.record
+        turn = line.turn
+        assert turn is not None
+        assert turn.record is not None
+        record = turn.record
         provider = {"gen_ai.provider.name": "anthropic" if line.protocol == MESSAGES.name else "openai"}
         span.update_name(f"chat {model}")
         span.set_attributes({**_OPERATION, **provider, "gen_ai.request.model": line.model or ""})
-        said = account.fields(exchange.decision, exchange.timing)
+        said = account.fields(turn.sent.decision, turn.timing)
         span.set_attributes({f"condenser.{name}": said[name] for name in _SHOWN if said[name] is not None})
         measured: dict[str, Any] = {**_OPERATION, **provider, "gen_ai.request.model": model}
         self._durations.record(line.seconds, measured | failure)

@@ -147,7 +147,7 @@ async def _opened(settings: Settings, stack: AsyncExitStack, report: Report) -> 
 async def _add_calibration(built: Services, scope: LessonScope, report: Report) -> None:
     """Adds how well the tokenizer's count and the length predict the upstream's count of a model."""
     counted = built.tokenizers.for_model(scope.model, ChatCounter).cache_key
-    figures = await built.calibrator.figures(scope, counted)
+    figures = await built.knowledge.calibrator.figures(scope, counted)
     picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
     first, later = ("unknown" if each is None else f"{each:.1%}" for each in (figures.first_error, figures.later_error))
     said = (

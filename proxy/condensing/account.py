@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from proxy.condensing.policy import REQUEST, Policy, Window
-from proxy.condensing.turn import Decision
+from proxy.condensing.turn import Decision, append_heads
 from proxy.errors import ContextLengthExceeded
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
@@ -35,11 +36,17 @@ class Timing:
     count: float = 0.0
     condense: float = 0.0
     upstream: float = 0.0
+    started: float = field(default_factory=perf_counter)
     sends: int = 0  # more than one if the upstream refused it first
 
     def header(self) -> str:
         ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
         return f"{ours}, upstream;dur={self.upstream:.2f}"
+
+    @property
+    def since_start(self) -> int:
+        """Milliseconds since the request came."""
+        return round((perf_counter() - self.started) * 1000)
 
     @property
     def ours(self) -> float:
@@ -49,17 +56,18 @@ class Timing:
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
     """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
-    policy, head = decision.policy, decision.append_head if accepted else decision.append_head_before
+    context, policy = decision.context, decision.context.policy
+    heads = append_heads(context) if context.append is not None else ("", "")
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.context.recognised.identity.source),
         ("X-Condenser-Strategy", policy.pipeline.text),
         ("X-Condenser-Action", decision.action),
         ("X-Condenser-Trigger", decision.trigger),
-        ("X-Condenser-Branch", with_depth(decision.branch, decision.depth)),
-        ("X-Condenser-Tokens-Before", str(decision.tokens_before)),
+        ("X-Condenser-Branch", with_depth(decision.context.branch_name, decision.depth)),
+        ("X-Condenser-Tokens-Before", str(decision.context.sent.tokens)),
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
-        ("X-Condenser-Count", decision.precision),
+        ("X-Condenser-Count", decision.context.measured.precision),
         # Of an unknown window, the size that was refused is all that is known.
         ("X-Condenser-Window", str(policy.window if policy.window.tokens else policy.size_refused or policy.window)),
         ("Server-Timing", timing.header()),
@@ -72,7 +80,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Stages", decision.stages))
     if warnings := [*decision.context.request.controls.warnings, *_clamped_values(decision)]:
         pairs.append(("X-Condenser-Warning", "; ".join(warnings)))
-    if head:
+    if head := heads[accepted]:
         pairs.append(("X-Condenser-Head", head))
     if decision.applied is not None:
         pairs.append(("X-Condenser-Condensation", decision.applied.id))
@@ -93,7 +101,7 @@ OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
 
 def _clamped_values(decision: Decision) -> Iterator[str]:
     """Yields a sentence for each option in the request that the budget clamps."""
-    policy, options = decision.policy, decision.context.request.controls.options
+    policy, options = decision.context.policy, decision.context.request.controls.options
     for stage in policy.stages if options and policy.budget else ():
         for name, (bound, most) in OPTION_BOUNDS.items():
             value = getattr(getattr(stage, "options", None), name, 0)
@@ -106,13 +114,13 @@ _WORTH_A_PHRASE = 0.05
 
 def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> str:
     """The log line of this request for a person, without content or credentials."""
-    window = decision.policy.window.tokens
+    window, before = decision.context.policy.window.tokens, short(decision.context.sent.tokens)
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
     parts = [
         label(decision.session, MAX_SHOWN),
-        with_depth(decision.branch, decision.depth),
-        decision.policy.pipeline.text,
-        f"{short(decision.tokens_before)}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",
+        with_depth(decision.context.branch_name, decision.depth),
+        decision.context.policy.pipeline.text,
+        f"{before}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",
         _beside_messages(decision, has_tools=has_tools),
         ", ".join(filter(None, done)),
     ]
@@ -125,7 +133,8 @@ def _economy_phrase(decision: Decision) -> str:
     advice = decision.economy
     if advice is None or advice.saves < _WORTH_A_PHRASE:
         return ""
-    is_auto, sizes = decision.policy.economy == "auto", f"from {short(advice.trigger)} to {short(advice.target)} tokens"
+    is_auto = decision.context.policy.economy == "auto"
+    sizes = f"from {short(advice.trigger)} to {short(advice.target)} tokens"
     does, cuts = ("economy=auto condenses", "cuts") if is_auto else ("tip: economy=auto would condense", "cut")
     return f", {does} {sizes} and {cuts} prompt cost by {advice.saves:.0%}"
 
@@ -148,8 +157,8 @@ def dry_run(decision: Decision) -> bytes:
     document = {
         "object": "condenser.dry_run",
         **_document(decision),
-        "window_source": decision.policy.window.source,
-        "budget": budget_document(decision.policy),
+        "window_source": decision.context.policy.window.source,
+        "budget": budget_document(decision.context.policy),
         "upstream_tokens": decision.expected_tokens,
         "plan": dict(decision.metadata),
         "messages": [message.body for message in decision.view.messages],
@@ -162,22 +171,22 @@ def _document(decision: Decision) -> dict[str, Any]:
     return {
         "session": decision.session,
         "session_source": decision.context.recognised.identity.source,
-        "branch": with_depth(decision.branch, decision.depth),
-        "strategy": decision.policy.pipeline.text,
+        "branch": with_depth(decision.context.branch_name, decision.depth),
+        "strategy": decision.context.policy.pipeline.text,
         "action": decision.action,
         "reason": decision.reason or None,
         "trigger": decision.trigger,
-        "tokens_before": decision.tokens_before,
+        "tokens_before": decision.context.sent.tokens,
         "tokens_after": decision.tokens_after,
         "floor": decision.floor,
-        "window": decision.policy.window.tokens,
+        "window": decision.context.policy.window.tokens,
         "headroom": decision.headroom,
     }
 
 
 def _beside_messages(decision: Decision, *, has_tools: bool) -> str:
     """The sizes of the tools, with the framing, and of the floor."""
-    tools = f"tools {short(decision.overhead)}" if has_tools else ""
+    tools = f"tools {short(decision.context.measured.overhead)}" if has_tools else ""
     floor = f"floor {short(decision.floor)}" if decision.floor is not None else ""
     shown = ", ".join(filter(None, (tools, floor)))
     return f"({shown})" if shown else ""
@@ -190,10 +199,10 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         **_document(decision),
         "condensation": applied.id if applied else None,
         "prepared": decision.was_prepared,
-        "tokens_of_tools": decision.overhead,
-        "tokens_exact": decision.precision is Precision.EXACT,
+        "tokens_of_tools": decision.context.measured.overhead,
+        "tokens_exact": decision.context.measured.precision is Precision.EXACT,
         "own_tokens": decision.all_own_tokens,
-        "economy": decision.policy.economy,
+        "economy": decision.context.policy.economy,
         "economy_trigger": economy.trigger if economy else None,
         "economy_saves": round(economy.saves, 3) if economy else None,
         "session_ms": round(timing.session, 2),
@@ -219,7 +228,7 @@ def short(tokens: int) -> str:
 
 def where_tokens_are(decision: Decision) -> str:
     """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
-    policy, view, newest = decision.policy, decision.view, decision.view.structure.newest_round
+    policy, view, newest = decision.context.policy, decision.view, decision.view.structure.newest_round
     window = policy.window.tokens or 0
     reserve = policy.budget.reserve if policy.budget else 0
     users, in_round = {view.task, view.last_user}, set(range(*newest or (0, 0)))
@@ -229,7 +238,7 @@ def where_tokens_are(decision: Decision) -> str:
         return sum(view.items[item].message.tokens for item in items if item is not None)
 
     parts = {
-        "tools and framing": decision.overhead,
+        "tools and framing": decision.context.measured.overhead,
         "system messages": view.transcript.system_tokens,
         "the first and the last user message": tokens_of(users),
         "pinned messages": tokens_of(pinned),
@@ -265,10 +274,10 @@ async def refuse_if_hopeless(decision: Decision) -> None:
     """
     context = decision.context
     budget, counter, request = context.own_budget, context.counter, context.request
-    if budget is None or decision.view.tokens <= budget.window or not decision.policy.window.is_known:
+    if budget is None or decision.view.tokens <= budget.window or not decision.context.policy.window.is_known:
         return
     # A size refused is no window either.
-    if decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
+    if decision.context.measured.precision is Precision.ESTIMATE or decision.context.policy.size_refused is not None:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
     error = most if context.calibrated.error is None else min(context.calibrated.error, most)
@@ -291,7 +300,7 @@ def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
 
 def refuse_over_budget(decision: Decision) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
-    policy, budget, tokens = decision.policy, decision.context.own_budget, decision.view.tokens
+    policy, budget, tokens = decision.context.policy, decision.context.own_budget, decision.view.tokens
     is_strict = policy.strict and policy.rewrites and policy.size_refused is None
     if is_strict and budget is not None and tokens > budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {budget.usable:,} tokens are sent."

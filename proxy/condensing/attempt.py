@@ -1,31 +1,35 @@
-"""An attempt: the body that is sent for a request, and whether its session is stored. An attempt never changes.
+"""A turn: one request on its way, what is sent for it, what its reply has shown, and the one record of it.
 
-If the upstream refuses one, another may follow (`refusals.py`).
+An `Attempt` is one request as it is sent; it never changes. If the upstream refuses it, another may follow
+(`refusals.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from proxy.condensing.memory_tool import Searcher
-from proxy.condensing.turn import Decision, RequestContext, undecided
+from proxy.condensing.account import Timing
+from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
 from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.profiles import Restriction
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.request.wire import Body
+from proxy.request.wire import Body, ClientRequest
 from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.requests import RequestRecord, amounts, in_millionths
 from proxy.sessions.session import MAX_MODEL_NAME, Branch, Session, size_after
 from strategies.core.view import View
+
+if TYPE_CHECKING:
+    from proxy.condensing.memory_tool import Searcher
 
 
 class Step(Enum):
@@ -50,10 +54,6 @@ class Attempt(NamedTuple):
     restrictions: tuple[Restriction, ...] = ()
     """What the refusals before it have named, and what it proves once it is accepted."""
 
-    @property
-    def context(self) -> RequestContext:
-        return self.decision.context
-
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
@@ -65,7 +65,8 @@ class Attempts:
 
     def of(self, decision: Decision) -> Attempt:
         """The attempt to send a decision, whose body is written here; raises `HistoryUnavailable`."""
-        decision = decision.in_context(decision.context.offering(decision.offer))
+        if decision.offer is not decision.context.offer:
+            decision = decision.in_context(decision.context.offering(decision.offer))
         decision = written(decision, probe=self.usage_probe)
         if not decision.context.offer.is_made:
             return self._of_written(decision)
@@ -74,7 +75,7 @@ class Attempts:
 
     def original_of(self, refused: Decision) -> Attempt | None:
         """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
-        if not refused.context.fits_whole:
+        if not fits_whole(refused.context):
             return None
         original = undecided(refused.context.for_original())
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
@@ -85,17 +86,16 @@ class Attempts:
 
     def _of_written(self, decision: Decision) -> Attempt:
         """The attempt to send a decision whose body is written; the decision gets the id of its session."""
-        context, append = decision.context, decision.context.append
-        failure = context.recognised.failure
-        if append is not None and failure and not context.request.controls.dry_run:
+        context, failure = decision.context, decision.context.recognised.failure
+        if context.append is not None and failure and not context.request.controls.dry_run:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
         if not (context.kept.chain and context.may_store) or _is_too_small(decision):
             return Attempt(decision)
         decision = decision._replace(session=context.recognised.stored_id)
-        if self.keeper.refused:
-            decision = degraded(decision, self.keeper.refused)
+        if refused := self.keeper.refused:
+            decision = degraded(decision, refused)
         return Attempt(decision, stores=True)
 
 
@@ -112,83 +112,110 @@ class ReplyFacts(NamedTuple):
     marks: tuple[str, ...] = ()  # those of the answer to a compaction
 
 
-def record_of(attempt: Attempt, reply: ReplyFacts) -> RequestRecord:
+NO_REPLY = ReplyFacts()
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One request on its way. Its phases put in what they find: all values are frozen, and none looks into another."""
+
+    asked: ClientRequest
+    timing: Timing
+    sent: Attempt  # what is sent, or was sent last
+    error: bytes = b""  # the error that the answer to that began with, as far as one was looked for
+    reply: ReplyFacts = NO_REPLY
+    record: RequestRecord | None = None
+    """What stays of the request, made once: the journal, the log, the metrics, the sums and the spans read it."""
+    amounts: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what it adds to the totals of its session and to the sums
+
+    def put_down(self) -> RequestRecord:
+        """Makes the record, once there is nothing more to find out."""
+        self.record = record_of(self)
+        self.amounts = amounts(self.record, self.sent.decision.context.policy.prices)
+        return self.record
+
+
+def record_of(turn: Turn) -> RequestRecord:
     """What is recorded of a request; its branch is the one that it was decided on."""
-    decision, context, usage = attempt.decision, attempt.context, reply.usage
-    request, branch, window = context.request, context.branch, context.policy.window.tokens
+    decision, reply, request = turn.sent.decision, turn.reply, turn.asked
+    context, usage, branch = decision.context, reply.usage, decision.context.branch
     reread = 0
     if decision.action is Action.CONDENSED and usage and branch and branch.anchor and context.spent("cached_tokens"):
         # Without a change, all of the last view would have come from the upstream's cache.
         reread = max(min(branch.anchor.counted, usage.prompt) - usage.cached, 0)
-    counted = usage or Usage(decision.expected_tokens)
-    prices = context.policy.prices
+    counted, prices = usage or Usage(decision.expected_tokens), context.policy.prices
     cost = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion) if prices else 0.0
     return RequestRecord(
         at=request.received_at,
-        branch=decision.branch,
+        branch=context.branch_name,
         action=decision.action,
         trigger=decision.trigger,
         condensation=decision.applied.id if decision.applied else "",
-        before=decision.tokens_before,
+        before=context.sent.tokens,
         after=decision.forwarded_tokens,
-        precision=decision.precision,
+        precision=context.measured.precision,
         status=reply.status,
         milliseconds=reply.milliseconds,
         model=request.model[:MAX_MODEL_NAME],
-        window=window,
+        window=context.policy.window.tokens,
         prompt=usage.prompt if usage else 0,
         cached=usage.cached if usage else 0,
         reply=usage.completion if usage else 0,
         own=decision.all_own_tokens,
         reread=reread,
-        fits=context.fits_whole and Step.SMALLER not in attempt.tried,
-        cost=in_millionths(cost) if reply.status < HTTPStatus.BAD_REQUEST else 0,
+        fits=Step.SMALLER not in turn.sent.tried and fits_whole(context),
+        cost=in_millionths(cost) if cost and reply.status < HTTPStatus.BAD_REQUEST else 0,
     )
 
 
 def session_after(
-    attempt: Attempt, reply: ReplyFacts, session: Session, old: Branch | None, now: float
+    turn: Turn, record: RequestRecord, session: Session, old: Branch | None, now: float
 ) -> tuple[Session, RequestRecord]:
-    """The session once an attempt was answered, and the request's record.
+    """The session once a turn was answered, and the request's record with the branch that it has in it.
 
     `old` is the branch that it continues, None if it opens one.
     """
-    decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
-    history, applied = context.kept, _last_applied(decision)
+    sent, reply = turn.sent, turn.reply
+    decision, rounds, tried = sent.decision, sent.rounds, sent.tried
+    context = decision.context
+    policy, history = context.policy, context.kept
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
-        applied=applied,
+        applied=_last_applied(decision),
         reply="" if context.compacting else reply.ending,
         bound=context.bound_under(decision.applied),
     )
     if reply.anchor is not None and context.compacting is None:
         branch = branch._replace(anchor=reply.anchor)
-    record = record_of(attempt, reply)._replace(branch=branch.name)
-    more = {"own_tokens": decision.own_tokens, **amounts(record, context.policy.prices)}
+    more = {"own_tokens": decision.own_tokens, **turn.amounts}
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
-    advice = decision.economy
     after = session.with_branch(old, branch).with_totals(**more)
     if context.compacting is not None:
         after = after.with_compaction(branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
-    for patch in (decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None):
+    patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
+    for patch in patches if session.patches or any(patches) else ():
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
+    advice = decision.economy
     after = after.with_model(record.model)._replace(
-        settings=session.settings if session.is_derived else dict(context.policy.session_settings),
-        strategy=context.policy.pipeline.text,
-        window=context.policy.window.tokens,
-        economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else session.economy,
+        settings=session.settings if session.is_derived else dict(policy.session_settings),
+        strategy=policy.pipeline.text,
+        window=policy.window.tokens,
+        economy={"mode": policy.economy, **advice._asdict()} if advice is not None else session.economy,
         rewriting=(
-            session.rewriting.after_one_more(context.request.upstream.base_url, now)
-            if Step.ORIGINAL in attempt.tried
+            session.rewriting.after_one_more(turn.asked.upstream.base_url, now)
+            if Step.ORIGINAL in tried
             else session.rewriting
         ),
-        size_refused=size_after(
+        size_refused=(session.size_refused or context.size_refused)
+        and size_after(
             session.size_refused, context.size_refused, ends=not reply.is_late_refusal and ends_size(decision)
         ),
         pictures_out=context.pictures_out or session.pictures_out,
     )
-    return after, record
+    return after, record._replace(branch=branch.name)
 
 
 def ends_size(decision: Decision) -> bool:
@@ -202,7 +229,7 @@ def _last_applied(decision: Decision) -> str:
 
     A request that is `off`, or under `observe:`, leaves it unchanged.
     """
-    if decision.applied is None and not decision.policy.rewrites:
+    if decision.applied is None and not decision.context.policy.rewrites:
         return decision.context.recognised.last_applied or ""
     return decision.applied.id if decision.applied else ""
 
@@ -220,7 +247,7 @@ def _is_too_small(decision: Decision) -> bool:
     is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
     if not is_new or is_taught:
         return False
-    return keeping.is_small(decision.tokens_before, context.policy.window.tokens)
+    return keeping.is_small(decision.context.sent.tokens, context.policy.window.tokens)
 
 
 def _marked(view: View, body: Body) -> list[bytes]:
@@ -232,6 +259,11 @@ def _marked(view: View, body: Body) -> list[bytes]:
     if place is not None and (marked := body.endpoint.with_marker(body.values, elements, place)) is not None:
         elements[place] = marked
     return elements
+
+
+def is_rewritten(context: RequestContext) -> bool:
+    """Whether the message list differs from what the client sent even if nothing is condensed."""
+    return context.append is not None or context.pictures_out is not None or context.has_restored
 
 
 def spliced(
@@ -248,7 +280,7 @@ def spliced(
     """
     request = context.request
     messages = None
-    if view.is_changed or context.is_rewritten or hidden:
+    if hidden or view.is_changed or is_rewritten(context):
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     managed, policy = request.body.endpoint.management_member, context.policy
@@ -264,17 +296,18 @@ def spliced(
 
 
 def written(decision: Decision, *, probe: bool) -> Decision:
-    """The decision with the bytes to forward.
+    """The decision with the bytes to forward, and what the upstream is expected to count for them.
 
     With `probe` the body of a stream asks for its usage even if the client did not, provided that the body is changed
     anyway.
     """
-    context, body = decision.context, decision.context.request.body
+    context, view = decision.context, decision.view
+    body, policy = context.request.body, context.policy
     probed = (
         probe
         and body.values.get("stream") is True
-        and (decision.view.is_changed or context.is_rewritten)
-        and context.policy.profile.stream_options
+        and (view.is_changed or is_rewritten(context))
+        and policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )
-    return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))
+    return expecting(decision)._replace(probed=probed, body=spliced(view, context, probe=probed))

@@ -81,7 +81,7 @@ class Decider:
         prepared = await self._with_prepared(requirement, decision, deadline)
         if prepared is not None:
             decision, requirement = prepared, still_required(prepared)
-        elif requirement is Requirement.SOFT and all(stage.asks for stage in decision.policy.stages):
+        elif requirement is Requirement.SOFT and all(stage.asks for stage in decision.context.policy.stages):
             return decision._replace(reason=why_not_prepared(decision))
         return decision if requirement is None else await self._with_new(requirement, decision, deadline)
 
@@ -90,7 +90,9 @@ class Decider:
 
         Models are not asked: nothing would be kept of what they cost.
         """
-        policy = decision.policy._replace(stages=[stage for stage in decision.policy.stages if not stage.asks])
+        policy = decision.context.policy._replace(
+            stages=[stage for stage in decision.context.policy.stages if not stage.asks]
+        )
         ruled = decision.in_context(decision.context._replace(policy=policy))
         made = (await self.maker.make(requirement, ruled, deadline)).condensation
         if made is None:
@@ -103,7 +105,7 @@ class Decider:
         if result.condensation is None and requirement is Requirement.SOFT:
             if decision.action is Action.CONDENSED:
                 return decision  # A prepared condensation has just been applied, and that is enough.
-            if decision.policy.asks_models:
+            if decision.context.policy.asks_models:
                 made = made._replace(reason=why_not_prepared(decision))
         return made
 
@@ -248,7 +250,7 @@ def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | No
         decision.applied,
         decision.context.recognised.condensations,
         decision.context.budget,
-        judged_only=requirement is Requirement.SOFT and decision.policy.judging is not None,
+        judged_only=requirement is Requirement.SOFT and decision.context.policy.judging is not None,
         least_shrink=RULES[requirement].least_shrink,
     )
 
@@ -304,4 +306,4 @@ def still_required(decision: Decision) -> Requirement | None:
         return Requirement.HARD
     if tokens <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
         return None
-    return None if all(stage.asks for stage in decision.policy.stages) else Requirement.SOFT
+    return None if all(stage.asks for stage in decision.context.policy.stages) else Requirement.SOFT

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from proxy.condensing.policy import Window
+from proxy.condensing.policy import Policies, Server, Window
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
@@ -26,6 +26,7 @@ from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.recognition import Recognised
 from proxy.store.access import Patience
+from proxy.tokens.counter import Tokenizers
 
 FIRST_LOOK = 0.25  # seconds
 Usable = Callable[[int, str, int | None], int]
@@ -57,6 +58,9 @@ class Pool:
 class Knowledge:
     """What is known of the upstreams; one per app. `stated` gives the window that a server stated, once `asked`."""
 
+    policies: Policies
+    tokenizers: Tokenizers
+
     learned: LearnedWindows
     calibrator: Calibrator
     profiles: Profiles
@@ -69,6 +73,23 @@ class Knowledge:
 
     A pool is that of all tenants, because it only has requests wait for each other, and keeps calls of our own back.
     """
+
+    async def server(self, asked: ClientRequest, patience: Patience) -> Server:
+        """What is known of the server of a request; only the first request for a model waits for the store."""
+        endpoint, controls = asked.body.endpoint, asked.controls
+        scope = LessonScope(asked.model, asked.tenant, asked.upstream.base_url)
+        counter = self.tokenizers.for_model(asked.model, endpoint.counter, asked.tenant)
+        waits = not self.policies.is_off(controls, asked.model)
+        await self.refresh(scope, counter.cache_key, patience, waits=waits)
+        basis = self.policies.basis(controls.window, scope, is_long=endpoint.asks_for_long(asked.headers))
+        return Server(counter, basis, self.calibrator.hidden(scope, counter.cache_key))
+
+    def in_session(self, server: Server, asked: ClientRequest, recognised: Recognised) -> Server:
+        """The same with what the session knows besides."""
+        size = self.size_refused(asked, recognised)
+        if size is None:
+            return server
+        return server._replace(basis=server.basis._replace(size_refused=size.tokens), size_refused=size)
 
     async def refresh(self, scope: LessonScope, counter: str, patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
@@ -98,7 +119,7 @@ class Knowledge:
         One that is set stands. Else the window that the refusal states is learned if nothing smaller is known, but not
         from one who only claims to be of its tenant.
         """
-        window, request = decision.policy.window, decision.context.request
+        window, request = decision.context.policy.window, decision.context.request
         if refusal.window is None or window.is_set:
             return window
         window = window.lowered(refusal.window)
@@ -112,9 +133,13 @@ class Knowledge:
         A refusal without a number teaches it, and one with a smaller window than the one that is set; one without words
         teaches nothing. `usable` gives how much of a window a prompt may use.
         """
-        context, window = decision.context, decision.policy.window
+        context, window = decision.context, decision.context.policy.window
         known, request = context.size_refused, context.request
-        if refusal.is_silent or not decision.policy.rewrites or (refusal.window is not None and not window.is_set):
+        if (
+            refusal.is_silent
+            or not decision.context.policy.rewrites
+            or (refusal.window is not None and not window.is_set)
+        ):
             return known
         size = decision.expected_tokens
         if refusal.window is not None:
@@ -136,10 +161,11 @@ class Knowledge:
 
     def keep_size(self, context: RequestContext, size: SizeRefused | None) -> None:
         """Keeps the size refused of a session that is not stored, in this process."""
+        key = context.request.lesson_scope, context.recognised.shown_id
         if size is None:
-            self.learned.sizes.forget(context.size_key)
+            self.learned.sizes.forget(key)
         elif not context.request.controls.no_store:
-            self.learned.sizes.put(context.size_key, size)
+            self.learned.sizes.put(key, size)
 
     def is_full_pool(self, refusal: Refusal, decision: Decision) -> bool | None:
         """Whether an error of the server says that its cache is full of other requests, not that this one is too long.

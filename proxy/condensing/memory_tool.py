@@ -67,7 +67,7 @@ class Searcher:
         wanted = [block for block in placed if newest is None or block.at == newest]
         blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
         spent = sum(sizes[block] for block in blocks)
-        context = context._replace(offer=context.offerable.within(saved // 2 - spent))
+        context = context.with_offer(context.offerable.within(saved // 2 - spent))
         left = saved - spent - context.offer.tokens if context.offer.is_made else 0
         rounds = _within(left, [patch for patch in patches if patch not in placed], sizes)
         if not (blocks or rounds):

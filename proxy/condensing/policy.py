@@ -15,15 +15,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proxy.controls import MEMORY, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
-from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
+from proxy.knowledge.learned_windows import SOURCE, LearnedWindow, SizeRefused
 from proxy.knowledge.profiles import ANY, LessonScope, Profile, WindowLookup
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import BUNDLED_CURRENCY, JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.tokens.counter import Counter
 from proxy.tokens.models import ModelTable, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
@@ -33,6 +34,10 @@ from strategies.core.errors import OptionError
 from strategies.core.ledger import LEDGER, LedgerCaps
 from strategies.core.protocol import Injecting, Injection, Judging, LedgerOptions, Strategy, Triggering, fill_options
 from strategies.pipeline import with_stage_marks
+
+if TYPE_CHECKING:
+    from proxy.request.wire import ClientRequest
+    from proxy.sessions.session import Session
 
 _MAX_CACHED = 256
 OFF = Pipeline(("off",))
@@ -195,6 +200,21 @@ class Basis(NamedTuple):
     size_refused: int | None = None  # the size that the session's upstream has refused
 
 
+class Server(NamedTuple):
+    """What is known of the server and the model that a request asks, before it is read."""
+
+    counter: Counter
+    basis: Basis
+    hidden: int  # the tokens that the server adds to a prompt by itself
+    size_refused: SizeRefused | None = None  # the size that bounds the session of the request
+
+
+def own_threshold(asked: ClientRequest, basis: Basis) -> int | None:
+    """The tokens at which the client wants its history compacted, if its server is known not to do that."""
+    body = asked.body
+    return None if basis.profile.context_management else body.endpoint.compact_threshold(body.values)
+
+
 class Policies:
     """Makes policies; one per app.
 
@@ -228,6 +248,15 @@ class Policies:
         """What is known before a request that asks for this window, for a million tokens (`is_long`), or for none."""
         prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
         return Basis(self.window(requested, scope, is_long=is_long), prompt_window, self._profile(scope))
+
+    def for_request(self, asked: ClientRequest, session: Session | None, basis: Basis) -> Policy:
+        """The policy for a request of a session; raises `BadRequest` if an option does not fit its pipeline."""
+        settings, endpoint = session.settings if session else {}, asked.body.endpoint
+        policy = self.policy(asked.controls, settings, asked.lesson_scope, asked.body.envelope.reply_limit, basis)
+        if any(policy.memory) and endpoint.is_subagent(asked.headers):
+            policy = policy._replace(memory=MEMORY["off"])
+        threshold = own_threshold(asked, basis)
+        return policy.triggered_at(threshold) if threshold is not None and policy.rewrites else policy
 
     def policy(
         self,

@@ -149,7 +149,7 @@ class Preparer:
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
-        context, stage = decision.context, decision.policy.judging
+        context, stage = decision.context, decision.context.policy.judging
         if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
             return None
         if context.compacting is not None:
@@ -187,7 +187,7 @@ class Preparer:
         return await offload(load, stage.skip_reason, view, context.budget, context.session_facts(self.clock()))
 
     async def _run(self, decision: Decision, *, background: bool) -> Condensation | None:
-        stage, prepares, verdict = decision.policy.judging, decision.policy.prepares, None
+        stage, prepares, verdict = decision.context.policy.judging, decision.context.policy.prepares, None
         if stage is not None:
             if decision.context.is_estimated and not await self._why_no_vote(stage, decision):
                 # Estimates by length are too coarse for a vote.
@@ -206,7 +206,7 @@ class Preparer:
     async def _verdict(self, stage: Judging, decision: Decision, *, background: bool) -> Verdict | None:
         """The verdict of the judges; in the background, if there is none, the session records why."""
         vote_round = VoteRound(None, await self._why_no_vote(stage, decision))
-        holds = stage.inline is not background and (decision.policy.prepares or not background)
+        holds = stage.inline is not background and (decision.context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
             vote_round = await self.vote(stage, decision, background=background)
         if vote_round.verdict is None and background:

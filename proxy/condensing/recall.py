@@ -243,7 +243,7 @@ def _with_block(decision: Decision, context: RequestContext, block: Overlay) -> 
     patches = tuple(sorted((*decision.view.transcript.patches, block), key=attrgetter("order")))
     context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
     after = _folded(decision, context)._replace(memory_patch=block)
-    return after if after.tokens_after <= decision.tokens_before else decision
+    return after if after.tokens_after <= decision.context.sent.tokens else decision
 
 
 def _folded(decision: Decision, context: RequestContext) -> Decision:

@@ -1,8 +1,8 @@
 """One turn: all that is known about a request before it is decided on, and the decision on it.
 
-`intake.py` builds the `RequestContext`. A `Decision` begins as one to forward the transcript unchanged (`undecided`). A
-request that a defect keeps from being taken in is forwarded as it came (`last_resort`), with nothing known but the
-request. Neither ever changes; another one replaces it.
+`context_of` fills in what follows from what `take_in` (`proxy/turn/drive.py`) found. A `Decision` begins as one to
+forward the transcript unchanged (`undecided`). A request that a defect keeps from being taken in is forwarded as it
+came (`last_resort`), with nothing known but the request. Neither ever changes; another one replaces it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Caller
-from proxy.condensing.policy import UNKNOWN, Policy
+from proxy.condensing.policy import UNKNOWN, Basis, Policy, Server, Window
 from proxy.controls import MEMORY
 from proxy.endpoints import compaction
 from proxy.endpoints.endpoint import Compacting
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.learned_windows import SizeRefused
-from proxy.knowledge.profiles import LessonScope, Profile
+from proxy.knowledge.profiles import ANY, Profile
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Precision
 from proxy.request.wire import ClientRequest
@@ -51,17 +51,28 @@ MIN_SAVING = 0.01  # the smallest saving that is reported, as a share of the cos
 
 
 class RequestContext(NamedTuple):
-    """All that is known about one request before it is decided on."""
+    """All that is known about one request before it is decided on. `context_of` fills in what follows from the rest."""
 
     request: ClientRequest  # the request, with the messages that the store has supplied
-    whole: Measured  # the whole conversation, with its counts
     recognised: Recognised  # the session that the request continues, with its records
     policy: Policy  # the strategy, options, window and budget that apply
     counter: Counter
     sent: Measured
     """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
+    whole: Measured  # the whole conversation, with its counts
+    measured: Measured  # what views are made of: `whole`, unless the request goes as it came
+    history: Transcript  # that of the whole conversation
+    kept: Transcript
+    """What the session keeps of it: without a message that only asks for the client's own compaction."""
+    shown: Transcript  # that of which views are made, without the pictures that the session leaves out
+    overhead: int  # tokens besides the messages: tools and framing, including the memory tool
+    branch: Branch | None  # the branch that the request continues; None if it opens one
+    branch_name: str  # the name of the branch that it continues or opens
     has_tools: bool  # whether the client's request offers tools
-    append: Append | None = None  # in append mode, what the request adds to the stored history
+    may_store: bool
+    """Whether anything of the request may be kept; a compaction of what is not known yet opens no branch."""
+    append: Append | None = None  # the append that it makes, in append mode
+    compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
     prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
     calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
     own_budget: Budget | None = None  # the policy's budget in tokens of our own count; None if it has none
@@ -70,15 +81,13 @@ class RequestContext(NamedTuple):
     offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
     size_refused: SizeRefused | None = None
     """The size that the session's upstream has refused, as long as it bounds the session."""
-    pictures_out: PicturesOut | None = None
-    without_pictures: Transcript | None = None  # the transcript without `pictures_out`; None if there are none
+    pictures_out: PicturesOut | None = None  # the pictures that `shown` lacks
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
     """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
     offerable: Offer = NO_OFFER  # the memory tool as it is offered once a condensation pays for it
     is_idle: bool = False  # whether nothing is due, so that the request is forwarded as it came
-    compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
 
     @property
     def budget(self) -> Budget:
@@ -87,37 +96,21 @@ class RequestContext(NamedTuple):
             raise ValueError("the window is unknown")
         return self.own_budget
 
-    @property
-    def branch(self) -> Branch | None:
-        """The branch that the request continues; None if it opens one."""
-        return self.recognised.branch
+    def counted(self, measured: Measured) -> RequestContext:
+        """The context with its tokens counted, after they were estimated."""
+        kept = measured.transcript.without_last() if self.kept is not self.history else measured.transcript
+        return self._replace(
+            sent=measured,
+            whole=measured,
+            measured=measured,
+            history=measured.transcript,
+            kept=kept,
+            shown=measured.transcript,
+            overhead=measured.overhead + self.offer.tokens,
+        )
 
-    @property
-    def overhead(self) -> int:
-        """Tokens besides the messages: tools and framing, including the memory tool."""
-        return self.measured.overhead + self.offer.tokens
-
-    @property
-    def measured(self) -> Measured:
-        """What the view is made of: the whole conversation, unless the request goes as it came."""
-        if self.whole is self.sent or self.is_spared or not self.policy.rewrites:
-            return self.sent
-        return self.whole
-
-    @property
-    def history(self) -> Transcript:
-        """The transcript of the whole conversation."""
-        return self.whole.transcript
-
-    @property
-    def kept(self) -> Transcript:
-        """The transcript that the session keeps: without a message that only asks for the client's own compaction."""
-        return self.history.without_last() if self.compacting is Compacting.PROMPT else self.history
-
-    @property
-    def shown(self) -> Transcript:
-        """The transcript that views are made of, without the pictures that the session leaves out."""
-        return self.without_pictures or self.measured.transcript
+    def with_offer(self, offer: Offer) -> RequestContext:
+        return self._replace(offer=offer, overhead=self.measured.overhead + offer.tokens)
 
     def leaving_out(self, out: PicturesOut) -> RequestContext:
         """The context whose views lack these pictures. Digests and what is stored stay those of the client's list."""
@@ -128,7 +121,7 @@ class RequestContext(NamedTuple):
             if number:
                 left -= number
                 chain[at] = _rewritten(message, body, number, self.counter)
-        return self._replace(pictures_out=out, without_pictures=transcript.with_bodies(chain))
+        return self._replace(pictures_out=out, shown=transcript.with_bodies(chain))
 
     @property
     def binds_reasoning(self) -> bool:
@@ -180,6 +173,8 @@ class RequestContext(NamedTuple):
     @property
     def _hidden_patches(self) -> list[Overlay]:
         """The memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not."""
+        if not self.recognised.patches:
+            return []
         shown = {patch.order for patch in self.measured.transcript.patches}
         standing = standing_patches(self.recognised.patches, self.measured.transcript)
         return [patch for patch in standing if patch.order not in shown]
@@ -220,7 +215,7 @@ class RequestContext(NamedTuple):
         """The context in which the memory tool is offered in this way; without it, no hidden round is shown."""
         if offer is self.offer:
             return self
-        context = self._replace(offer=offer)
+        context = self.with_offer(offer)
         if offer.is_made:
             prompt = replace(self.prompt, overhead=context.overhead, frame=f"{self.prompt.frame}+")
             return context._replace(prompt=prompt)
@@ -258,7 +253,9 @@ class RequestContext(NamedTuple):
     def with_session_facts(self) -> RequestContext:
         """The context whose transcripts know where the newest turn begins, and what stays: pins, and `lasting` ones."""
         length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
-        context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
+        context = self
+        if length != self.history.newest_turn:
+            context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length))
         if not (pins or self.measured.transcript.lasting):
             return context
         window = self.policy.budget.window if self.policy.budget else None
@@ -272,37 +269,48 @@ class RequestContext(NamedTuple):
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
-        whole = self.whole._replace(transcript=change(self.whole.transcript))
-        is_same = self.sent is self.whole
-        sent = whole if is_same else self.sent._replace(transcript=change(self.sent.transcript))
-        shown = self.without_pictures and change(self.without_pictures)
-        return self._replace(whole=whole, sent=sent, without_pictures=shown)
+        changed: dict[int, Transcript] = {}  # most of them are one
+
+        def after(transcript: Transcript) -> Transcript:
+            if id(transcript) not in changed:
+                changed[id(transcript)] = change(transcript)
+            return changed[id(transcript)]
+
+        sent = self.sent._replace(transcript=after(self.sent.transcript))
+        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after(self.history))
+        return self._replace(
+            sent=sent,
+            whole=whole,
+            measured=sent if self.measured is self.sent else whole,
+            history=whole.transcript,
+            kept=after(self.kept),
+            shown=after(self.shown),
+        )
 
     def for_original(self) -> RequestContext:
         """The context for sending the request as the client sent it."""
         return self._replace(
             policy=self.policy.off(),
+            measured=self.sent,
+            shown=self.sent.transcript,
+            overhead=self.sent.overhead,
             prompt=NO_PROMPT,
             offer=NO_OFFER,
             pictures_out=None,
-            without_pictures=None,
         )
 
-    @property
-    def fits_whole(self) -> bool:
-        """Whether the request fits as the client sent it, with the reply that it asks for, as far as is known."""
-        budget, reply = self.policy.budget, self.request.body.envelope.reply_limit or 0
-        return budget is None or self.calibrated.scale.upstream(self.sent.tokens) + reply <= budget.window
+    def for_smaller(self, policy: Policy, own_budget: Budget) -> RequestContext:
+        """The context for a smaller view under a policy, after the upstream has refused a longer one."""
+        whole = self._replace(policy=policy, own_budget=own_budget)
+        if not self.is_spared:
+            return whole
+        shown, overhead = self.history, self.whole.overhead + self.offer.tokens
+        return whole._replace(is_spared=False, measured=self.whole, shown=shown, overhead=overhead)
 
     def spared(self) -> RequestContext:
         """The context for sending the request as it came, from which a refusal for length may still condense it."""
         policy = self.policy._replace(memory=MEMORY["off"])
         return self.for_original()._replace(policy=policy, is_spared=True)
-
-    @property
-    def size_key(self) -> tuple[LessonScope, str]:
-        """The key of the size refused of a session that is not stored."""
-        return self.request.lesson_scope, self.recognised.shown_id
 
     def with_fresh_patience(self) -> RequestContext:
         """The context for background work, whose waits for the store do not count against the request's patience."""
@@ -341,12 +349,6 @@ class RequestContext(NamedTuple):
     def maker(self) -> str:
         """Who could read a compaction of this request's upstream."""
         return compaction.maker(self.request.upstream.base_url, self.request.model)
-
-    @property
-    def branch_name(self) -> str:
-        """The name of the branch that the request continues or opens."""
-        session = self.recognised.session
-        return session.name_for(self.branch, has_tools=self.has_tools) if session and self.history.chain else MAIN
 
     @property
     def branch_work_key(self) -> Hashable:
@@ -391,11 +393,50 @@ class RequestContext(NamedTuple):
         """Whether it is only told what would be condensed: models are projected, and nothing is recorded."""
         return self.request.controls.dry_run or self.policy.pipeline.observe
 
-    @property
-    def may_store(self) -> bool:
-        """Whether anything of the request may be kept; a compaction of what is not known yet opens no branch."""
-        controls, is_unknown = self.request.controls, self.compacting is not None and self.branch is None
-        return not (controls.no_store or controls.dry_run or self.recognised.failure or is_unknown)
+
+def context_of(  # noqa: PLR0913
+    request: ClientRequest,
+    recognised: Recognised,
+    policy: Policy,
+    server: Server,
+    sent: Measured,
+    whole: Measured,
+    *,
+    has_tools: bool,
+    append: Append | None = None,
+    compacting: Compacting | None = None,
+) -> RequestContext:
+    """The context of a request, with what follows from what was found."""
+    controls, session, branch, history = request.controls, recognised.session, recognised.branch, whole.transcript
+    measured = whole if policy.rewrites else sent
+    is_unknown = compacting is not None and branch is None
+    return RequestContext(
+        request=request,
+        recognised=recognised,
+        policy=policy,
+        counter=server.counter,
+        size_refused=server.size_refused,
+        sent=sent,
+        whole=whole,
+        measured=measured,
+        history=history,
+        kept=history.without_last() if compacting is Compacting.PROMPT else history,
+        shown=measured.transcript,
+        overhead=measured.overhead,
+        branch=branch,
+        branch_name=session.name_for(branch, has_tools=has_tools) if session and history.chain else MAIN,
+        has_tools=has_tools,
+        may_store=not (controls.no_store or controls.dry_run or recognised.failure or is_unknown),
+        append=append,
+        compacting=compacting,
+        own_budget=policy.budget,
+    )
+
+
+def fits_whole(context: RequestContext) -> bool:
+    """Whether a request fits as the client sent it, with the reply that it asks for, as far as is known."""
+    budget, reply = context.policy.budget, context.request.body.envelope.reply_limit or 0
+    return budget is None or context.calibrated.scale.upstream(context.sent.tokens) + reply <= budget.window
 
 
 class Decision(NamedTuple):
@@ -419,42 +460,10 @@ class Decision(NamedTuple):
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
     own_tokens: int = 0  # tokens of our own model calls for this request
     probed: bool = False  # whether the body asks for the usage of a stream that the client did not ask for
-
-    @property
-    def policy(self) -> Policy:
-        return self.context.policy
-
-    @property
-    def tokens_before(self) -> int:
-        """Tokens of the client's own list, by the tokenizer's own count."""
-        return self.context.sent.tokens
-
-    @property
-    def precision(self) -> Precision:
-        """How the tokens are known."""
-        return self.context.measured.precision
-
-    @property
-    def overhead(self) -> int:
-        """Tokens of tools and framing, part of both counts."""
-        return self.context.measured.overhead
-
-    @property
-    def branch(self) -> str:
-        """The name of the branch, without the suffix for its depth."""
-        return self.context.branch_name
-
-    @property
-    def append_head(self) -> str:
-        """In append mode, the head of the stored history once the upstream has accepted the request."""
-        context, append = self.context, self.context.append
-        return append.head if append and context.may_store and context.history.chain else ""
-
-    @property
-    def append_head_before(self) -> str:
-        """In append mode, the head of the stored history until the upstream has accepted the request."""
-        append = self.context.append
-        return append.current_head if append else ""
+    expected_tokens: int = 0
+    """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
+    economy: Advice | None = None  # the advice, if following it would save enough to be reported
+    headroom: int | None = None  # that of the view in tokens of the upstream; None if the window is unknown
 
     def in_context(self, context: RequestContext) -> Decision:
         return self._replace(context=context)
@@ -473,7 +482,7 @@ class Decision(NamedTuple):
     @property
     def forwarded_tokens(self) -> int:
         """Tokens of what is forwarded, by the tokenizer's own count; under `observe:` that is the transcript."""
-        return self.view.tokens if self.policy.pipeline.observe else self.tokens_after
+        return self.view.tokens if self.context.policy.pipeline.observe else self.tokens_after
 
     @property
     def stages(self) -> str:
@@ -481,28 +490,9 @@ class Decision(NamedTuple):
         return "+".join(self.metadata.get("stages", ()))
 
     @property
-    def expected_tokens(self) -> int:
-        """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
-        if self.tokens_after != self.view.tokens:
-            return self.context.calibrated.scale.upstream(self.tokens_after)
-        return self.context.calibrated.expected(self.view, self.applied.id if self.applied else "")
-
-    @property
-    def headroom(self) -> int | None:
-        """The headroom of the view in tokens of the upstream; None if the window is unknown."""
-        budget, window = self.policy.budget, self.policy.window.tokens
-        return None if budget is None or window is None else budget.headroom(self.expected_tokens)
-
-    @property
     def all_own_tokens(self) -> int:
         """Tokens of our own model calls for this request, and for the preparation that it took."""
         return self.own_tokens + (self.applied.own_tokens if self.was_prepared and self.applied else 0)
-
-    @property
-    def economy(self) -> Advice | None:
-        """The advice, if following it would save enough to be reported."""
-        advice = self.context.advice
-        return advice if advice is not None and advice.saves >= MIN_SAVING else None
 
     @property
     def base(self) -> Replayed:
@@ -513,6 +503,29 @@ class Decision(NamedTuple):
     def depth(self) -> int:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
+
+
+def append_heads(context: RequestContext) -> tuple[str, str]:
+    """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
+    append = context.append
+    if append is None:
+        return "", ""
+    return append.current_head, append.head if context.may_store and context.history.chain else ""
+
+
+def expecting(decision: Decision) -> Decision:
+    """The decision with what the upstream is expected to count for its view."""
+    policy, view, known = decision.context.policy, decision.view, decision.context.calibrated
+    if decision.tokens_after != view.tokens:
+        expected = known.scale.upstream(decision.tokens_after)
+    else:
+        expected = known.expected(view, decision.applied.id if decision.applied else "")
+    budget = policy.budget if policy.window.tokens is not None else None
+    advice = decision.context.advice
+    economy = advice if advice is not None and advice.saves >= MIN_SAVING else None
+    return decision._replace(
+        economy=economy, expected_tokens=expected, headroom=None if budget is None else budget.headroom(expected)
+    )
 
 
 def undecided(context: RequestContext) -> Decision:
@@ -544,8 +557,9 @@ def last_resort(request: ClientRequest) -> Decision:
     identity = Identity(OWN_HEADER if session else UNKNOWN, session, dialect=endpoint.dialect.name)
     key, shown = StoreKey(request.tenant, ""), printable_id(session) if session else UNKNOWN
     recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
-    nothing, counter = Measured(Transcript(()), 0, exact=False), endpoint.counter(UNKNOWN, len, media_prices(""))
-    context = RequestContext(request, nothing, recognised, Policy(), counter, nothing, has_tools=False)
+    nothing = Measured.of(Transcript(()), 0, Precision.ESTIMATE)
+    server = Server(endpoint.counter(UNKNOWN, len, media_prices("")), Basis(Window(None, UNKNOWN), None, ANY), 0)
+    context = context_of(request, recognised, Policy(), server, nothing, nothing, has_tools=False)
     return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))
 
 

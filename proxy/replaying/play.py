@@ -31,6 +31,7 @@ from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
+from proxy.turn.drive import decide, follow_up, store
 from proxy.upstream.choice import DEFAULTS
 from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
@@ -173,17 +174,17 @@ class Playing:
         made.read = [message.raw for message in self.view]
         before, started = made.tally.copy(), perf_counter()
         try:
-            exchange = await services.exchanges.open(request)
+            turn = await decide(services, request)
         except ContextLengthExceeded:
             spent = (perf_counter() - started) * 1000
             room = budget.window - reply
             refused = ReplayedRequest(original, None, 0, self._overhead, budget.usable, spent, window_tokens=room)
             return refused, ()
         spent = (perf_counter() - started) * 1000
-        sent = self._counted(wire.read(exchange.decision.body, request.body.endpoint))
+        sent = self._counted(wire.read(turn.sent.decision.body, request.body.endpoint))
         made.read = [message.raw for message in sent]
-        await exchange.store()
-        exchange.follow_up()
+        await store(services, turn)
+        follow_up(services, turn)
         await services.background.idle()
         decided = ReplayedRequest(
             sent_tokens=original,
@@ -193,7 +194,7 @@ class Playing:
             usable_tokens=budget.usable,
             window_tokens=budget.window - reply,
             milliseconds=spent,
-            action=exchange.decision.action,
+            action=turn.sent.decision.action,
             **made.tally - before,
         )
         return decided, sent

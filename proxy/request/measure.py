@@ -63,23 +63,25 @@ class Precision(StrEnum):
 
 
 class Measured(NamedTuple):
+    """A list with its counts."""
+
     transcript: Transcript
+    tokens: int  # of the whole request
     overhead: int  # tokens of tools and framing
-    exact: bool  # whether a tokenizer made the counts; false for estimates
+    precision: Precision
     counted_by: str = ""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
-    unpriced_outside: bool = False  # whether something besides the messages has no published price
 
-    @property
-    def precision(self) -> Precision:
-        if not self.exact:
-            return Precision.ESTIMATE
-        return Precision.INEXACT if self.unpriced_outside or self.transcript.unpriced else Precision.EXACT
+    @classmethod
+    def of(
+        cls, transcript: Transcript, overhead: int, precision: Precision, counted_by: str = "", outside_digest: str = ""
+    ) -> Measured:
+        return cls(transcript, transcript.tokens + overhead, overhead, precision, counted_by, outside_digest)
 
-    @property
-    def tokens(self) -> int:
-        return self.transcript.tokens + self.overhead
+    def with_newest_turn(self, length: int) -> Measured:
+        """The same list, of which so many last messages are the newest turn."""
+        return self._replace(transcript=self.transcript.having(newest_turn=length))
 
 
 class Prefixes:
@@ -149,7 +151,9 @@ class Measurer:
         transcript = await self._build(body, split, name, read)
         digest = body.envelope.outside_digest
         overhead, unpriced = await self._overhead(digest, body, transcript, counter)
-        return Measured(transcript, overhead, counter.exact, name, digest.hex(), unpriced)
+        precision = Precision.INEXACT if unpriced or transcript.unpriced else Precision.EXACT
+        precision = precision if counter.exact else Precision.ESTIMATE
+        return Measured.of(transcript, overhead, precision, name, digest.hex())
 
     async def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
@@ -158,7 +162,9 @@ class Measurer:
         counts = [(None, (len(element.data) // BYTES_PER_TOKEN + 1, False)) for element in new]
         transcript = await self._build(body, split, LENGTH_ESTIMATE, await self._read(new, LENGTH_ESTIMATE, counts))
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, overhead, False, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
+        return Measured.of(
+            transcript, overhead, Precision.ESTIMATE, LENGTH_ESTIMATE, body.envelope.outside_digest.hex()
+        )
 
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)

@@ -29,7 +29,8 @@ class Lru(OrderedDict[K, V]):
 
     def put(self, key: K, value: V, size: int = 1) -> V:
         """Sets the value of a key and returns it; drops the least recently used values if there is too much."""
-        self.forget(key)
+        if key in self:
+            self.forget(key)
         self[key] = value
         self._size += size
         if size != 1:

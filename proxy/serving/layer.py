@@ -19,7 +19,7 @@ from random import getrandbits
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.endpoints import endpoint_at, endpoint_serving
+from proxy.endpoints import PATHS, endpoint_at, endpoint_serving
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
 from proxy.http.paths import ADMIN, UNLISTED, Paths, check_listener, read_path
@@ -142,7 +142,9 @@ class Serving:
         is_given = _GIVEN_ID in headers and _PLAIN_ID.fullmatch(headers[_GIVEN_ID])
         request_id = headers[_GIVEN_ID].decode("ascii") if is_given else self._new_id()
         trace = headers.get(_TRACE, b"")
-        line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"], trace=trace)
+        path = scope["path"]
+        endpoint = PATHS.get(path) or endpoint_serving(path)
+        line = scope[LINE] = RequestLine(request_id, scope["method"], path, endpoint=endpoint, trace=trace)
         if self._begin is not None and line.protocol != "own":
             self._begin(scope, line)
         CURRENT.set(served := ServedRequest(request_id))
@@ -195,7 +197,7 @@ class _Reply:
         if message["type"] == "http.response.start":
             self._line.status = message["status"]
             self._headers = [*message.get("headers", ()), (_ID, self._line.id.encode())]
-            if (endpoint := endpoint_serving(self._line.path)) is not None:
+            if (endpoint := self._line.endpoint) is not None:
                 self._headers.append((_PROTOCOL, endpoint.dialect.name.encode()))
             message = {**message, "headers": self._headers}
         else:

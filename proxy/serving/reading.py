@@ -11,12 +11,14 @@ one that would not be changed anyway (strategy `off`). These are forwarded as th
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
@@ -25,7 +27,7 @@ from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for, most_unpacked
 from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
-from proxy.log import LINE
+from proxy.log import LINE, RequestLine
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
@@ -42,19 +44,6 @@ READ_WHOLE = 1024 * 1024
 """A body that is only passed on is read whole up to this length, so that it can be sent again; else in parts."""
 WATCH_AFTER = 0.05
 """Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
-T = TypeVar("T")
-
-
-class AdmittedRequest(NamedTuple):
-    """A request, and the place that it takes once its body is complete."""
-
-    scope: Scope
-    receive: Receive
-    send: Send
-    services: Services
-    owner: Owner
-    place: Place
-    client: ClientStream
 
 
 class ClientGone(Exception):
@@ -89,31 +78,24 @@ class ClientStream:
         part: bytes = message.get("body", b"")
         return part
 
-    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`; if the client disconnects first, cancels it and raises `ClientGone`.
+    def unless_gone(self) -> _Watch:
+        """A context that is cancelled if the client disconnects, and then raises `ClientGone`.
 
         As with `asyncio.timeout`, the work runs in the caller's task. A task that watches the client is started only if
         the work takes longer than a moment. It keeps watching after work that succeeded, until `close` ends it.
         """
         task = asyncio.current_task()
         assert task is not None
-        watch = self._watch = _Watch(task)
+        watch = self._watch = _Watch(self, task)
         if self._has_left:
             asyncio.get_running_loop().call_soon(watch.cancel_task)
         elif self._watching is None:
             self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
-        try:
-            return await work
-        except BaseException as error:
-            self.close()
-            is_only_canceller = watch.has_cancelled and task.cancelling() == watch.cancelling_before + 1
-            if isinstance(error, asyncio.CancelledError) and is_only_canceller:
-                raise ClientGone from None
-            raise
-        finally:
-            self._watch, watch.is_over = None, True
-            if watch.has_cancelled:
-                task.uncancel()  # the caller has dealt with it
+        return watch
+
+    def end_watch(self, watch: _Watch) -> None:
+        if self._watch is watch:
+            self._watch = None
 
     def close(self) -> None:
         if self._watching is not None:
@@ -134,17 +116,33 @@ class ClientStream:
 
 
 class _Watch:
-    """Can cancel a task while the watch is not over."""
+    """Cancels a task while its context is open."""
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.cancelling_before = task.cancelling()
-        self.has_cancelled = self.is_over = False
+    def __init__(self, client: ClientStream, task: asyncio.Task[Any]) -> None:
+        self._client = client
+        self._task = task
+        self._cancelling_before = task.cancelling()
+        self._has_cancelled = self._is_over = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        task, self._is_over = self._task, True
+        self._client.end_watch(self)
+        is_only_canceller = self._has_cancelled and task.cancelling() == self._cancelling_before + 1
+        if self._has_cancelled:
+            task.uncancel()  # the caller deals with it
+        if error is None:
+            return
+        self._client.close()
+        if isinstance(error, asyncio.CancelledError) and is_only_canceller:
+            raise ClientGone from None
 
     def cancel_task(self) -> None:
-        if not self.is_over:
-            self.has_cancelled = True
-            self.task.cancel()
+        if not self._is_over:
+            self._has_cancelled = True
+            self._task.cancel()
 
 
 class PassOn(Exception):
@@ -169,29 +167,71 @@ class PassOn(Exception):
         self.upstream = upstream
 
 
-class AdmittedEndpoint(ABC):
-    """An ASGI app whose requests take a place, and keep it until their reply has ended."""
+@dataclass(slots=True, eq=False)
+class AdmittedRequest:
+    """A request whose caller is known, and the place that it takes once its body is complete, until its reply ends."""
 
-    __slots__ = ()
+    scope: Scope
+    receive: Receive
+    send: Send
+    services: Services
+    owner: Owner
+    place: Place
+    client: ClientStream
+    line: RequestLine
+    until_answered: AsyncExitStack = field(default_factory=AsyncExitStack)  # what is held until the reply has been sent
+    at_end: list[Callable[[], None]] = field(default_factory=list)  # what is done when it has ended, the last one first
+    is_replying: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; raises `ProxyError` if it is refused before it was read."""
-        services: Services = scope["app"].state.services
-        client = scope.get("client")
-        peer, prefix = client[0] if client else None, scope.get(UNLISTED, "")
-        owner = services.tenants.owner(scope["headers"], peer, prefix, scope["query_string"])
-        scope[LINE].tenant = services.tenants.shown(owner.tenant)
-        place = services.admission.place(owner.tenant)
-        try:
-            await self.serve(AdmittedRequest(scope, receive, send, services, owner, place, ClientStream(receive)))
-        except ClientGone:
-            await Response(status_code=CLIENT_CLOSED_REQUEST)(scope, receive, send)
-        finally:
-            place.leave()
+    async def answer(self, app: ASGIApp) -> None:
+        """Sends the reply."""
+        self.is_replying = True
+        await app(self.scope, self.receive, self.send)
 
-    @abstractmethod
-    def serve(self, admitted: AdmittedRequest) -> Awaitable[None]:
-        """Reads the request and answers it."""
+    async def leave_unanswered(self) -> None:
+        """Ends a request whose client has left; nobody reads what is sent now."""
+        if not self.is_replying:
+            await self.answer(Response(status_code=CLIENT_CLOSED_REQUEST))
+
+    async def end(self) -> None:
+        self.client.close()
+        await self.until_answered.aclose()
+        for each in reversed(self.at_end):
+            each()
+        self.place.leave()
+
+
+def admit(scope: Scope, receive: Receive, send: Send) -> AdmittedRequest:
+    """The request of an authenticated caller; raises `ProxyError`."""
+    services: Services = scope["app"].state.services
+    client, line = scope.get("client"), scope[LINE]
+    peer, prefix = client[0] if client else None, scope.get(UNLISTED, "")
+    owner = services.tenants.owner(scope["headers"], peer, prefix, scope["query_string"])
+    line.tenant = services.tenants.shown(owner.tenant)
+    place = services.admission.place(owner.tenant)
+    return AdmittedRequest(scope, receive, send, services, owner, place, ClientStream(receive), line)
+
+
+async def spend(came: AdmittedRequest, asked: ClientRequest) -> None:
+    """Takes an estimate of a request from its tenant's tokens, if these are bounded; raises `TokensSpent`.
+
+    What was really spent is counted when the request ends.
+    """
+    budget, line = came.services.token_budget, came.line
+    if budget is None or asked.controls.dry_run:
+        return
+    # Only the upstream can check what a login says: before that, it spends nothing of the tenant that it names.
+    spending = await budget.admit(asked.tenant if asked.trust.accepted else came.owner.tenant, asked.body.data)
+
+    def end() -> None:
+        turn, reported, is_refused = line.turn, 0, bool(line.error)
+        if turn is not None:
+            rounds, record = turn.sent.rounds, turn.record
+            reported = turn.reply.spent or (rounds.spent_tokens if rounds else 0)
+            is_refused = record is not None and record.status >= HTTPStatus.BAD_REQUEST
+        spending.end(reported, is_refused=is_refused)
+
+    came.at_end.append(end)
 
 
 async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientRequest:
@@ -232,6 +272,7 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
             raise PassOn(Reason.UNREADABLE_BODY, data) from None
         raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
     request = _client_request(admitted, body, data if encoding else b"")
+    admitted.line.model, admitted.line.upstream = request.model, request.upstream.name
     return await _with_items_opened(request, admitted)
 
 
@@ -248,11 +289,16 @@ async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) 
     return request._replace(body=body, encoded_body=b"", encoding_headers=())
 
 
-def held_by_server(request: ClientRequest, reason: Reason) -> PassOn:
-    """A request of whose history only the server has all; raises `BadRequest` if it cannot do without the rest."""
+def require_history(request: ClientRequest) -> None:
+    """Raises `PassOn` if the server holds a part of the history, and `BadRequest` if that is needed here."""
+    body = request.body
+    roles = () if body.is_text else (each.role for each in body.elements)
+    state = body.endpoint.server_state(body.values, roles)
+    if state is None:
+        return
     if request.controls.needs_reading:
         raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
-    return as_it_came(request, reason)
+    raise as_it_came(request, state)
 
 
 def as_it_came(request: ClientRequest, reason: Reason) -> PassOn:
@@ -290,7 +336,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"], model or "", asked)
     tenant = owner.tenant_at(upstream)
     if tenant != owner.tenant:
-        scope[LINE].tenant = services.tenants.shown(tenant)
+        admitted.line.tenant = services.tenants.shown(tenant)
     admitted.place.enter_upstream(upstream.name, upstream.in_flight)
     headers, encoding_headers = upstream.forwarded(scope["headers"], endpoint.key_header), []
     if encoded_body:
@@ -311,5 +357,6 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         received_at=services.clock(),
         encoded_body=encoded_body,
         encoding_headers=encoding_headers,
+        until_answered=admitted.until_answered,
         trust=services.callers.trust_in(owner, upstream),
     )

@@ -142,8 +142,8 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client disconnects."""
-        with suppress(ClientGone):
-            await self.client.unless_gone(self.pass_on(send))
+        with suppress(ClientGone), self.client.unless_gone():
+            await self.pass_on(send)
 
     async def pass_on(self, send: Send) -> None:
         """Streams until the upstream ends, for a caller that watches the client itself (`ClientStream.unless_gone`)."""

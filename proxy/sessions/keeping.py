@@ -249,6 +249,8 @@ class Keeper:
         transcript = update.transcript
         shared, own = [
             await offload(load_of(transcript.chain[run.start : run.stop]), new_block, transcript, run.start, run.stop)
+            if run
+            else {}
             for run in unstored_in(before, transcript, branch)
         ]
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session

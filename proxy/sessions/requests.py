@@ -137,14 +137,16 @@ def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
 
     Money needs prices. Saved tokens cost at least what the upstream's cache would have cost.
     """
+    is_answered, is_shorter = record.is_answered, record.after < record.before
+    saved = record.before - record.after if is_answered and record.fits else 0
     found = {
         "requests": 1,
         "failed": int(record.status >= HTTPStatus.BAD_REQUEST),
-        "rescued": int(record.is_rescued),
-        "unreported": int(record.is_answered and not record.prompt),
+        "rescued": int(is_answered and is_shorter and not record.fits),
+        "unreported": int(is_answered and not record.prompt),
         "client_tokens": record.before,
         "forwarded_tokens": record.after,
-        "saved_tokens": record.saved,
+        "saved_tokens": saved,
         "reread_tokens": record.reread,
         "prompt_tokens": record.prompt,
         "cached_tokens": record.cached,
@@ -152,7 +154,7 @@ def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
         "cost": record.cost,
     }
     if prices is not None:
-        found["saved_cost"] = in_millionths(prices.of_call(prompt=record.saved, cached=record.saved))
+        found["saved_cost"] = in_millionths(prices.of_call(prompt=saved, cached=saved))
         found["reread_cost"] = record.reread and in_millionths(
             prices.of_call(prompt=record.reread) - prices.of_call(prompt=record.reread, cached=record.reread)
         )

@@ -5,7 +5,7 @@
 
 What is supplied becomes part of the request's list of messages (`Body.with_supplied`). From then on nothing tells it
 from what was sent: it is read, cached and counted in the same way. What only the upstream has cannot be supplied: such
-a request passes as it came (`require_history`).
+a request passes as it came (`proxy/serving/reading.py`).
 
 Append mode. Each append stores one block: the messages that the client sent and the reply, linked to the block before.
 The session names its newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to
@@ -33,7 +33,6 @@ from weakref import WeakValueDictionary
 from proxy.controls import Controls
 from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
-from proxy.reasons import Reason
 from proxy.request.message_cache import Element, MessageCache
 from proxy.request.wire import Body, ClientRequest
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage
@@ -68,14 +67,6 @@ class Append(NamedTuple):
         }
         data = json.dumps(document).encode()
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
-
-
-class HeldByServer(Exception):
-    """The upstream holds a part of the history: the request is to pass as it came."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Supplier:
@@ -143,6 +134,22 @@ class Supplier:
 
     # -- trimming ------------------------------------------------------------------------------------
 
+    async def completed(
+        self, asked: ClientRequest, recognised: Recognised, transcript: Transcript
+    ) -> tuple[Recognised, Body | None]:
+        """The body with the messages that its client has left out, if there are any, and what is known then.
+
+        If these cannot be read, the request continues as it came; without a branch nothing else is known of it, so it
+        continues as if nothing were stored.
+        """
+        if asked.controls.append:
+            return recognised, None  # it names the history that it continues
+        try:
+            return recognised, await self.restored(asked.body, recognised, transcript)
+        except StoreError as error:
+            self._stored.outage.failed("a history was not aligned", error)
+            return recognised if recognised.branch else recognised.without_store(error.reason), None
+
     async def restored(self, body: Body, recognised: Recognised, transcript: Transcript) -> Body | None:
         """The body with the messages that its client has left out; None if none are missing, or it is not known which.
 
@@ -181,14 +188,6 @@ class Supplier:
 
         elements = iter(await asyncio.to_thread(read) if sum(map(len, new)) >= IN_THREAD else read())
         return [element or next(elements) for element in cached]
-
-
-def require_history(body: Body) -> None:
-    """Raises `HeldByServer` if the server holds a part of the history."""
-    roles = () if body.is_text else (each.role for each in body.elements)
-    state = body.endpoint.server_state(body.values, roles)
-    if state is not None:
-        raise HeldByServer(state)
 
 
 def _check_append(controls: Controls, body: Body, session: str | None) -> None:

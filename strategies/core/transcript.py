@@ -144,7 +144,7 @@ class Transcript:
     def sums(self) -> Sums:
         return Sums.of(self.chain, self.systems) if self.known_sums is None else self.known_sums
 
-    @property
+    @cached_property
     def digests(self) -> list[bytes]:
         return self.sums.digests
 
@@ -153,16 +153,16 @@ class Transcript:
         """The chain indices of messages that loaded tools or were put in by the client."""
         return self.sums.staying
 
-    @property
+    @cached_property
     def is_signed(self) -> bool:
         """Whether any message has signed reasoning."""
         return self.sums.is_signed
 
-    @property
+    @cached_property
     def system_tokens(self) -> int:
         return self.sums.system_tokens
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Tokens of all messages, without the tools and framing of the request."""
         return self.sums.chain_tokens + self.sums.system_tokens

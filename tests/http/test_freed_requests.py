@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from proxy.condensing.exchange import Exchange
+from proxy.condensing.attempt import Turn
 from proxy.condensing.turn import Decision
 from tests.support import wire
 from tests.support.recording import CHAT
@@ -25,7 +25,7 @@ def without_collections() -> Iterator[None]:
 
 
 def decisions() -> int:
-    return sum(isinstance(each, Decision | Exchange) for each in gc.get_objects())
+    return sum(isinstance(each, Decision | Turn) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -155,12 +155,12 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
 
 
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
-@pytest.mark.parametrize("part", ["deciding.Decider._decide_by_mode", "intake.Intake.build_context"])
+@pytest.mark.parametrize("part", ["condensing.deciding.Decider._decide_by_mode", "turn.drive.take_in"])
 def test_a_traceback_names_a_request(part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(f"proxy.condensing.{part}", fails)
+    monkeypatch.setattr(f"proxy.{part}", fails)
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(form())

@@ -70,7 +70,7 @@ def test_a_second_proof_within_an_hour_spares_the_session(
     status: int, session: str | None, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    with refusing(status=status, clock=clock) as stage, caplog.at_level("WARNING", "proxy.condensing.exchange"):
+    with refusing(status=status, clock=clock) as stage, caplog.at_level("WARNING", "proxy.condensing.refusals"):
         for proofs in (1, 2):
             answer = stage.ask(chat(FITS), controls(session=session), **members)
             assert refusals(stage) == [True, False] * proofs
@@ -88,7 +88,7 @@ def test_a_second_proof_within_an_hour_spares_the_session(
         later = stage.ask(chat(FITS), controls(session=session), **members)
         assert later.action in ("condensed", "replayed")
 
-    lines = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
+    lines = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.refusals"]
     assert [str(status) in line for line in lines] == [True, True]
     assert str(spared.session) in lines[-1]
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.condensing.exchange import Exchange
+from proxy.condensing.attempt import Turn
 from proxy.condensing.turn import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
@@ -29,6 +29,7 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
+from proxy.turn import drive
 from proxy.upstream.choice import DEFAULTS
 from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
@@ -128,7 +129,7 @@ class SessionFacts:
             self._histories[line.origin].add(_chain(line.kept))
         line.sent = forwarded(decision)
         line.applied = decision.applied.id if decision.applied else ""
-        line.branch = decision.session, decision.branch
+        line.branch = decision.session, decision.context.branch_name
         self._owners[(line.tenant, *line.branch)] = line
 
     def disown(self) -> None:
@@ -184,6 +185,7 @@ class Replicas:
     opened: list[tuple[AbstractAsyncContextManager[Services], Services]] = field(default_factory=list)
     crashed: list[AbstractAsyncContextManager[Services]] = field(default_factory=list)
     asked: int = 0
+    asked_of: dict[int, Services] = field(default_factory=dict)  # by the id of a turn
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
@@ -216,13 +218,23 @@ class Replicas:
 
     async def decide(
         self, line: Line, *, force: bool = False, guard: str | None = None, ahead: int | None = None
-    ) -> Exchange:
+    ) -> Turn:
         """Asks the replica whose turn it is, or the one that is `ahead` of it."""
         _, built = self.opened[(self.asked + (ahead or 0)) % REPLICAS]
         self.asked += ahead is None
-        return await built.exchanges.open(_request(line, force=force, guard=guard))
+        turn = await drive.decide(built, _request(line, force=force, guard=guard))
+        self.asked_of[id(turn)] = built
+        return turn
 
-    async def together(self, *lines: Line, apart: bool) -> list[Exchange]:
+    async def settle(self, *turns: Turn, reply: Message | None = None) -> None:
+        """Stores requests at the same time; an append that is not stored says so, and changes nothing."""
+        items = [reply] if reply else []
+        settling = [drive.store(self.asked_of.pop(id(turn)), turn, items) for turn in turns]
+        for outcome in await asyncio.gather(*settling, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, HistoryUnavailable):
+                raise outcome
+
+    async def together(self, *lines: Line, apart: bool) -> list[Turn]:
         """All at once: each at another replica, or all at one."""
         return await asyncio.gather(*(self.decide(each, ahead=i if apart else 0) for i, each in enumerate(lines)))
 
@@ -258,14 +270,6 @@ def _request(line: Line, *, force: bool, guard: str | None) -> ClientRequest:
     )
 
 
-async def settle(*exchanges: Exchange, reply: Message | None = None) -> None:
-    """Stores requests at the same time; an append that is not stored says so, and changes nothing."""
-    settling = [each.store([reply] if reply else []) for each in exchanges]
-    for outcome in await asyncio.gather(*settling, return_exceptions=True):
-        if isinstance(outcome, BaseException) and not isinstance(outcome, HistoryUnavailable):
-            raise outcome
-
-
 def ends(messages: Sequence[Message]) -> Iterator[int]:
     """Lengths of the histories that end with what a reply can follow."""
     roles = [each["role"] for each in messages]
@@ -298,7 +302,7 @@ def assert_sound(line: Line, decision: Decision) -> None:
         assert users(line.kept)[-1] in view
     else:
         assert_stands(view, line.kept)
-        assert decision.tokens_after <= decision.tokens_before
+        assert decision.tokens_after <= decision.context.sent.tokens
     newest = newest_round(line.kept)
     if decision.trigger is not Trigger.CONTEXT_LIMIT and not _was_shortened(decision):
         assert view[len(view) - len(newest) :] == newest

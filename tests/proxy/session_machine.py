@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.condensing.exchange import Exchange
-from proxy.condensing.turn import Decision
+from proxy.condensing.attempt import Turn
+from proxy.condensing.turn import Decision, append_heads
 from proxy.errors import HeadMismatch
 from proxy.reasons import Action
 from tests.proxy.session_lines import (
@@ -28,7 +28,6 @@ from tests.proxy.session_lines import (
     assert_sound,
     ends,
     forwarded,
-    settle,
 )
 from tests.support.redis_server import RedisServer, asking
 
@@ -87,14 +86,14 @@ class Sessions(RuleBasedStateMachine):
         assert self.replicas is not None
         return self.replicas
 
-    def decided(self, line: Line, *, force: bool = False, guard: str | None = None) -> Exchange:
-        exchange = self.running.run(self.running.decide(line, force=force, guard=guard))
-        self.check(line, exchange.decision)
-        return exchange
+    def decided(self, line: Line, *, force: bool = False, guard: str | None = None) -> Turn:
+        turn = self.running.run(self.running.decide(line, force=force, guard=guard))
+        self.check(line, turn.sent.decision)
+        return turn
 
     def check(self, line: Line, decision: Decision) -> None:
         """What holds of every answer; of a window that is known, what was covered keeps standing."""
-        assert line.session or decision.branch == "main", "a derived session holds one conversation"
+        assert line.session or decision.context.branch_name == "main", "a derived session holds one conversation"
         assert_sound(line, decision)
         assert_nothing_foreign(line, decision)
         assert_in_order(line, decision)
@@ -104,14 +103,14 @@ class Sessions(RuleBasedStateMachine):
             if line.dropped and alone and decision.action is not Action.CONDENSED:
                 assert (decision.applied.id if decision.applied else "") == line.applied
 
-    def settled(self, line: Line, exchange: Exchange) -> None:
-        self.running.run(settle(exchange))
-        self.facts.note(line, exchange.decision)
+    def settled(self, line: Line, turn: Turn) -> None:
+        self.running.run(self.running.settle(turn))
+        self.facts.note(line, turn.sent.decision)
 
     def request(self, line: Line, *, force: bool = False) -> Decision:
-        exchange = self.decided(line, force=force)
-        self.settled(line, exchange)
-        return exchange.decision
+        turn = self.decided(line, force=force)
+        self.settled(line, turn)
+        return turn.sent.decision
 
     def again(self, line: Line) -> None:
         """The same request is answered from the same bytes."""
@@ -229,10 +228,10 @@ class Sessions(RuleBasedStateMachine):
         self.speech.say(line, size)
         both = self.running.run(self.running.together(line, line, apart=apart))
         for each in both:
-            self.check(line, each.decision)
-        assert both[0].decision.body == both[1].decision.body
-        self.running.run(settle(*both))
-        self.facts.note(line, both[1].decision)
+            self.check(line, each.sent.decision)
+        assert both[0].sent.decision.body == both[1].sent.decision.body
+        self.running.run(self.running.settle(*both))
+        self.facts.note(line, both[1].sent.decision)
         self.again(line)
 
     @rule(index=lines, size=sizes, apart=st.booleans())
@@ -244,11 +243,11 @@ class Sessions(RuleBasedStateMachine):
         for each in pair:
             self.speech.say(each, size)
         exchanges = self.running.run(self.running.together(*pair, apart=apart))
-        for each, exchange in zip(pair, exchanges, strict=True):
-            self.check(each, exchange.decision)
-        self.running.run(settle(*exchanges))
-        for each, exchange in zip(pair, exchanges, strict=True):
-            self.facts.note(each, exchange.decision)
+        for each, turn in zip(pair, exchanges, strict=True):
+            self.check(each, turn.sent.decision)
+        self.running.run(self.running.settle(*exchanges))
+        for each, turn in zip(pair, exchanges, strict=True):
+            self.facts.note(each, turn.sent.decision)
         self.facts.disown()  # which of the two came first is not told
 
     @rule(index=lines, size=sizes, force=st.booleans(), crashes=st.booleans())
@@ -260,7 +259,7 @@ class Sessions(RuleBasedStateMachine):
             self.crash()
         line.forget()
         again = self.request(line, force=force)
-        assert force or again.body == first.decision.body  # what is forced twice may be condensed twice
+        assert force or again.body == first.sent.decision.body  # what is forced twice may be condensed twice
 
     @rule(index=lines, size=sizes)
     def crash_and_give_up(self, index: int, size: int) -> None:
@@ -285,17 +284,17 @@ class Sessions(RuleBasedStateMachine):
         for _ in range(turns):
             self.diary.messages.append({"role": "user", "content": self.speech.text(size)})
             before = self.diary.appended or 0, self.diary.head
-            exchange = self.decided(self.diary, guard=self.diary.head if guarded else None)
+            turn = self.decided(self.diary, guard=self.diary.head if guarded else None)
             self.before_newest = before
-            self.answered(self.diary, exchange)
+            self.answered(self.diary, turn)
 
-    def answered(self, line: Line, exchange: Exchange) -> None:
+    def answered(self, line: Line, turn: Turn) -> None:
         """The reply has come, and is stored with what it answers."""
         reply = {"role": "assistant", "content": self.speech.text(20)}
-        self.running.run(settle(exchange, reply=reply))
-        self.facts.note(line, exchange.decision)
+        self.running.run(self.running.settle(turn, reply=reply))
+        self.facts.note(line, turn.sent.decision)
         line.messages.append(reply)
-        line.appended, line.head = len(line.messages), exchange.decision.append_head
+        line.appended, line.head = len(line.messages), append_heads(turn.sent.decision.context)[1]
 
     @rule()
     def append_the_same_again(self) -> None:
@@ -307,9 +306,9 @@ class Sessions(RuleBasedStateMachine):
             line.appended = len(line.messages)
             return
         line.messages.pop()
-        exchange = self.decided(line, guard=guard)
-        assert exchange.decision.append_head == newest
-        self.answered(line, exchange)
+        turn = self.decided(line, guard=guard)
+        assert append_heads(turn.sent.decision.context)[1] == newest
+        self.answered(line, turn)
 
     @rule(old=st.booleans())
     def append_to_another_head(self, old: bool) -> None:
@@ -330,16 +329,16 @@ class Sessions(RuleBasedStateMachine):
         for each in (line, late):
             each.messages.append({"role": "user", "content": self.speech.text(size)})
         first, second = self.running.run(self.running.together(line, late, apart=apart))
-        self.check(line, first.decision)
-        self.check(late, second.decision)
+        self.check(line, first.sent.decision)
+        self.check(late, second.sent.decision)
         self.before_newest = before
         self.answered(line, first)
-        self.running.run(settle(second, reply={"role": "assistant", "content": self.speech.text(3)}))
+        self.running.run(self.running.settle(second, reply={"role": "assistant", "content": self.speech.text(3)}))
 
     @rule(size=sizes)
     def append_without_a_reply(self, size: int) -> None:
         """The upstream failed, or its stream was cut: nothing of it is stored."""
         self.diary.messages.append({"role": "user", "content": self.speech.text(size)})
-        self.running.run(settle(self.decided(self.diary), reply=None))
+        self.running.run(self.running.settle(self.decided(self.diary), reply=None))
         self.diary.messages.pop()
         self.diary.forget()

@@ -9,13 +9,14 @@ import pytest
 
 from proxy import controls
 from proxy.condensing import account
-from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Injector
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.request.wire import Body, ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
+from proxy.turn import drive
+from proxy.turn.sending import headers_of
 from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.driver import request
@@ -47,22 +48,22 @@ def defective(*_: Any, **__: Any) -> Any:
 
 @pytest.fixture
 def broken_intake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Intake, "build_context", defective)
+    monkeypatch.setattr(drive, "take_in", defective)
 
 
-@pytest.mark.parametrize(("part", "step"), [(Intake, "build_context"), (Injector, "inject"), (Keeper, "refused")])
+@pytest.mark.parametrize(("part", "step"), [(drive, "take_in"), (Injector, "inject"), (Keeper, "refused")])
 async def test_a_failing_part_passes_the_request_on(
-    part: type, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    part: object, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(part, step, property(defective) if part is Keeper else defective)
     async with running() as built:
         asked = request(chat(3))
-        exchange = await built.exchanges.open(asked)
-        decision = exchange.decision
+        turn = await drive.decide(built, asked)
+        decision = turn.sent.decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
-        assert dict(exchange.headers())["X-Condenser-Reason"] == "internal-error"
-        assert account.log_line(decision, exchange.timing)
+        assert dict(headers_of(turn))["X-Condenser-Reason"] == "internal-error"
+        assert account.log_line(decision, turn.timing)
         assert "ZeroDivisionError" in caplog.text
 
 
@@ -70,7 +71,7 @@ async def test_a_view_that_cannot_be_written_sends_the_request_unchanged() -> No
     async with running() as built:
         asked = request(chat(24), strategy="extract")
         body = BrokenBody(*asked.body)
-        decision = (await built.exchanges.open(asked._replace(body=body))).decision
+        decision = (await drive.decide(built, asked._replace(body=body))).sent.decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
 
@@ -80,7 +81,7 @@ async def test_our_members_are_left_out_when_nothing_is_known() -> None:
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
     asked = ClientRequest("t", [], wire.read(data), DEFAULTS[0], "m", True, controls.Controls())
     async with running() as built:
-        decision = (await built.exchanges.open(asked)).decision
+        decision = (await drive.decide(built, asked)).sent.decision
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -88,14 +89,14 @@ async def test_our_members_are_left_out_when_nothing_is_known() -> None:
 async def test_an_append_that_meets_a_defect_may_be_repeated() -> None:
     async with running() as built:
         with pytest.raises(HistoryUnavailable):
-            await built.exchanges.open(request(chat(3), history="append"))
+            await drive.decide(built, request(chat(3), history="append"))
         with pytest.raises(ZeroDivisionError):
-            await built.exchanges.open(request(chat(3), dry_run="true"))
+            await drive.decide(built, request(chat(3), dry_run="true"))
 
 
 async def test_a_request_that_asks_for_what_there_is_not_is_still_refused() -> None:
     async with running() as built:
         with pytest.raises(BadRequest):
-            await built.exchanges.open(request(chat(3), history="append", no_store="true"))
+            await drive.decide(built, request(chat(3), history="append", no_store="true"))
         with pytest.raises(BadRequest):
-            await built.exchanges.open(request(chat(3), strategy="extract", options="nonsense=1"))
+            await drive.decide(built, request(chat(3), strategy="extract", options="nonsense=1"))

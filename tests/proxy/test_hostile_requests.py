@@ -28,6 +28,7 @@ from proxy.store import open_store
 from proxy.tokens import media
 from proxy.tokens.counter import Opaque
 from proxy.tokens.media import MAX_NODES
+from proxy.turn import drive
 from strategies.core.messages import Reader, Role
 
 MOST_STEPS = 120_000
@@ -125,10 +126,10 @@ async def test_no_turn_of_the_loop_works_long_on_a_request(shape: str) -> None:
             body = await read_through_cache(data, endpoint, built.message_cache, built.bounds, owner="t")
             asked = controls.read([(b"x-condenser-window", b"4000")], None, None)
             try:
-                exchange = await built.exchanges.open(
-                    ClientRequest("t", [], body, built.destinations[0], "gpt-4o", False, asked)
+                turn = await drive.decide(
+                    built, ClientRequest("t", [], body, built.destinations[0], "gpt-4o", False, asked)
                 )
-                await exchange.store()
+                await drive.store(built, turn)
             except ContextLengthExceeded:
                 pass
             await asyncio.sleep(0)

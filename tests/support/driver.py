@@ -1,7 +1,7 @@
 """The real driver over a store in memory, without a socket: what it decides on a request.
 
 async with open_services(Settings(strategy="extract", window=4_096)) as services:
-    exchange = await services.exchanges.open(request(talk(20)))
+    turn = await drive.decide(services, request(talk(20)))
 """
 
 import json

@@ -8,15 +8,15 @@ import pytest
 
 from proxy import config_directory
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
-from proxy.condensing.policy import Policies, Window
-from proxy.condensing.turn import Decision, RequestContext, undecided
+from proxy.condensing.policy import Basis, Policies, Server, Window
+from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.knowledge.learned_windows import SOURCE
-from proxy.knowledge.profiles import LessonScope
+from proxy.knowledge.profiles import ANY, LessonScope
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Measured
+from proxy.request.measure import Measured, Precision
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.settings import Settings
 from proxy.store.access import Patience
@@ -51,12 +51,13 @@ def decision(
     hello = {"role": "user", "content": "hello"}
     counter = Tokenizers().for_model("m", ChatCounter)
     long = Transcript.of([Reader().read(json.dumps(hello), hello, 24_792, counter.dialect)])
-    measured = Measured(long, overhead, exact=True)
+    measured = Measured.of(long, overhead, Precision.EXACT)
     recognised = Recognised(Identity(), StoreKey("t", "d"), "conversation-4f2a", Patience(1.0))
-    context = RequestContext(
-        request([hello]), measured, recognised, policy, counter, measured, has_tools=True, calibrated=calibrated
-    )
-    return Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
+    server = Server(counter, Basis(policy.window, None, ANY), 0)
+    found = request([hello]), recognised, policy, server, measured, measured
+    context = context_of(*found, has_tools=True)._replace(calibrated=calibrated)
+    made = Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
+    return expecting(made)
 
 
 def headers_of(made: Decision) -> dict[str, str]:
@@ -110,7 +111,7 @@ def test_a_dry_run_shows_nulls_for_what_is_unknown() -> None:
     assert json.loads(dry_run(decision(floor=3_900)))["floor"] == 3_900
     document = json.loads(dry_run(decision(window=None)))
     assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
-    assert budget_document(decision(window=None).policy) is None
+    assert budget_document(decision(window=None).context.policy) is None
     odd = view({"role": "user", "content": "\ud800 é 会"})
     assert json.loads(dry_run(decision(view=odd)))["messages"][0]["content"] == "\ud800 é 会"
 
@@ -154,7 +155,7 @@ def test_the_account_names_every_part_and_where_the_window_came_from() -> None:
 )
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
-    policy = made.policy._replace(window=Window(8_000, source))
+    policy = made.context.policy._replace(window=Window(8_000, source))
     made = made.in_context(made.context._replace(policy=policy))
     assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)
 

@@ -21,6 +21,7 @@ from proxy.store import open_store
 from proxy.store.base import Store, StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from proxy.turn import drive
 from strategies.core.effects import Effect, Result
 from strategies.core.pieces import Keep
 from strategies.core.protocol import Judging
@@ -44,7 +45,7 @@ MESSAGES = [{"role": "user", "content": "task"}, {"role": "assistant", "content"
 async def decision_of(store: Store) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
-        return (await built.exchanges.open(request(MESSAGES, force="true"))).decision
+        return (await drive.decide(built, request(MESSAGES, force="true"))).sent.decision
 
 
 async def test_a_record_of_a_longer_history_hides_no_question() -> None:
@@ -87,7 +88,7 @@ async def test_what_must_be_condensed_now_needs_no_claim() -> None:
     store, summarizer = await WithoutClaims.open(None), Summarizer()
     settings = Settings(strategy="half-window", window=2_048)
     async with open_services(settings, store=store, summarizer=summarizer) as built:
-        decision = (await built.exchanges.open(request(MESSAGES, force="true"))).decision
+        decision = (await drive.decide(built, request(MESSAGES, force="true"))).sent.decision
     assert decision.action is Action.CONDENSED
     assert summarizer.calls > 0
     await store.close()
@@ -99,7 +100,7 @@ async def test_the_record_of_the_replica_that_was_first_counts_for_all() -> None
     for _ in range(2):
         async with open_services(settings, store=store, summarizer=Summarizer()) as built:
             # Without a settled session the other replica finds nothing, as if both had begun at the same time.
-            views.append((await built.exchanges.open(request(MESSAGES, force="true"))).decision)
+            views.append((await drive.decide(built, request(MESSAGES, force="true"))).sent.decision)
     assert views[0].body == views[1].body
     await store.close()
 
@@ -114,12 +115,11 @@ class Defective(ScriptedSummarizer):
 async def test_a_judge_with_a_defect_costs_its_verdict_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(strategy="dynacontext", window=WINDOW, store={"url": "memory://"})  # type: ignore[arg-type]
     async with open_services(settings, summarizer=Defective(Tokenizers())) as services:
-        parts = services.exchanges
-        exchange = await parts.open(request(conversation(12)))
-        context = await parts.intake.build_context(request(conversation(12)), Timing())
+        turn = await drive.decide(services, request(conversation(12)))
+        context = await drive.take_in(services, request(conversation(12)), Timing())
         assert isinstance(context.policy.judging, Judging)
-        vote_round = await parts.decider.preparer.vote(
-            context.policy.judging, exchange.decision.in_context(context), background=True
+        vote_round = await services.decider.preparer.vote(
+            context.policy.judging, turn.sent.decision.in_context(context), background=True
         )
     assert vote_round == VoteRound(None, "internal-error")
     assert "a judge failed" in caplog.text

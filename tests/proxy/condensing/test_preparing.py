@@ -9,7 +9,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
-from proxy.condensing.exchange import Exchange
+from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
@@ -21,6 +21,7 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from proxy.turn import drive
 from strategies.core.condensation import Condensation
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from tests.support.driver import request
@@ -80,17 +81,17 @@ def chat_request(
     return request(messages or chat(12), {"model": model, "user": user}, **ours)
 
 
-async def settled(built: Services, asked: ClientRequest) -> Exchange:
-    exchange = await built.exchanges.open(asked)
-    assert exchange.stores
-    await exchange.store()
-    return exchange
+async def settled(built: Services, asked: ClientRequest) -> Turn:
+    turn = await drive.decide(built, asked)
+    assert turn.sent.stores
+    await drive.store(built, turn)
+    return turn
 
 
 async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
     async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
-        exchange = await settled(built, chat_request(chat(24), force="true", options="dynacontext.judge=inline"))
-        decision = exchange.decision
+        turn = await settled(built, chat_request(chat(24), force="true", options="dynacontext.judge=inline"))
+        decision = turn.sent.decision
         assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
         judges.gate.set()
         await built.background.idle()
@@ -106,14 +107,14 @@ async def test_a_new_branch_does_not_take_anothers_work() -> None:
         return made
 
     async with running(strategy="extract+half-window") as (built, _, _):
-        first = (await settled(built, chat_request(force="true"))).decision
+        first = (await settled(built, chat_request(force="true"))).sent.decision
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
         asked = chat_request(elsewhere), chat_request()
-        other, same = [await built.exchanges.intake.build_context(each, Timing()) for each in asked]
+        other, same = [await drive.take_in(built, each, Timing()) for each in asked]
         built.background.start(work(first.applied), (KEY, "main"))
         wait, deadline = (
-            built.exchanges.decider.preparer.wait_for_preparation,
+            built.decider.preparer.wait_for_preparation,
             asyncio.get_running_loop().time() + BOUND,
         )
         assert await wait(other, deadline) is None
@@ -122,16 +123,16 @@ async def test_a_new_branch_does_not_take_anothers_work() -> None:
 
 async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
     async with running() as (built, _store, judges):
-        exchange = await settled(built, chat_request())
-        context = await built.exchanges.intake.build_context(chat_request(), Timing())
-        exchange.follow_up()
-        maker = built.exchanges.decider.maker
-        raw = exchange.decision._replace(context=context, applied=None)
+        turn = await settled(built, chat_request())
+        context = await drive.take_in(built, chat_request(), Timing())
+        drive.follow_up(built, turn)
+        maker = built.decider.maker
+        raw = turn.sent.decision._replace(context=context, applied=None)
         for_a_mark = await maker.prepare(raw, background=True)
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
-        condensed = (await built.exchanges.open(chat_request(chat(13)))).decision
+        condensed = (await drive.decide(built, chat_request(chat(13)))).sent.decision
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest
@@ -141,12 +142,12 @@ async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
 async def test_what_another_replica_has_claimed_is_not_started_here() -> None:
     async with running() as (built, store, judges), running() as (other, theirs, their_judges):
         their_judges.gate.set()
-        (await settled(other, chat_request())).follow_up()
+        drive.follow_up(other, await settled(other, chat_request()))
         await other.background.idle()
         vote, *_ = theirs.asked
         assert await store.claim("t", vote, "another replica", 60)
         judges.gate.set()
-        (await settled(built, chat_request())).follow_up()
+        drive.follow_up(built, await settled(built, chat_request()))
         await built.background.idle()
         assert vote in store.asked[1:]
         assert judges.asked == 0
@@ -160,7 +161,7 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
             chat_request(session="another"),
             chat_request(session="a third", model="another"),
         ):
-            (await settled(built, asked)).follow_up()
+            drive.follow_up(built, await settled(built, asked))
             await built.background.idle()
         # A round of votes, and what follows from it, for each.
         assert len(store.asked) == len(set(store.asked)) == 6
@@ -180,8 +181,6 @@ async def test_waiting_votes_hold_a_bounded_number_of_bytes() -> None:
 
 async def asked_for_votes(built: Services, asked: ClientRequest) -> None:
     """A request whose votes have been asked for, as far as they are."""
-    decision = await settled(built, asked)
-    assert decision.follow_up is not None
-    decision.follow_up()
+    drive.follow_up(built, await settled(built, asked))
     for _ in range(TURNS):
         await asyncio.sleep(0)

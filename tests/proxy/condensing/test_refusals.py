@@ -4,16 +4,8 @@ import json
 
 import pytest
 
-from proxy.condensing.refusals import (
-    MANY,
-    MAX_RATIO,
-    SMALLER,
-    RefusedRequest,
-    most_tokens,
-    pictures_allowed,
-    refuses_bytes,
-    retry_budget,
-)
+from proxy.condensing.ladder.fewer_pictures import MANY, pictures_allowed, refuses_bytes
+from proxy.condensing.ladder.length import MAX_RATIO, SMALLER, RefusedRequest, most_tokens, retry_budget
 from proxy.overflow import Refusal, RefusedPart
 from strategies.core.budget import Budget
 

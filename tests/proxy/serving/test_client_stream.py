@@ -1,11 +1,15 @@
 """Work that ends when the client leaves, and only then: in the task of the request, which lives on."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 
 import pytest
 from starlette.types import Message
 
 from proxy.serving.reading import ClientGone, ClientStream
+
+T = TypeVar("T")
 
 
 class Client:
@@ -24,6 +28,11 @@ class Client:
         return {"type": "http.disconnect"}
 
 
+async def unless_gone(stream: ClientStream, work: Awaitable[T]) -> T:
+    with stream.unless_gone():
+        return await work
+
+
 async def read(client: Client) -> ClientStream:
     stream = ClientStream(client.receive)
     assert [part async for part in stream.body()] == [b"{}"]
@@ -35,7 +44,7 @@ async def test_what_work_raises_is_raised() -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        await (await read(Client())).unless_gone(work())
+        await unless_gone(await read(Client()), work())
 
 
 async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() -> None:
@@ -51,7 +60,7 @@ async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() 
     stream = await read(client)
     for _ in range(2):
         with pytest.raises(ClientGone):
-            await stream.unless_gone(work())
+            await unless_gone(stream, work())
     assert ended.is_set()
     task = asyncio.current_task()
     assert task is not None
@@ -62,19 +71,19 @@ async def test_a_client_that_leaves_between_two_pieces_of_work_ends_the_second()
     client = Client()
     stream = await read(client)
     before = asyncio.all_tasks()
-    await stream.unless_gone(client.watched.wait())
+    await unless_gone(stream, client.watched.wait())
     watching = asyncio.all_tasks() - before
     client.leaves.set()
     await asyncio.wait(watching)
     with pytest.raises(ClientGone):
-        await stream.unless_gone(asyncio.Event().wait())
+        await unless_gone(stream, asyncio.Event().wait())
 
 
 async def test_nobody_waits_for_the_client_any_more_when_it_is_closed() -> None:
     client = Client()
     stream = await read(client)
     before = asyncio.all_tasks()
-    await stream.unless_gone(client.watched.wait())
+    await unless_gone(stream, client.watched.wait())
     watching = asyncio.all_tasks() - before
     assert len(watching) == 1
     stream.close()
@@ -90,7 +99,7 @@ async def test_work_that_ends_at_once_costs_no_task() -> None:
         await asyncio.sleep(0)
 
     before = asyncio.all_tasks()
-    await stream.unless_gone(work())
+    await unless_gone(stream, work())
     assert asyncio.all_tasks() == before
     stream.close()
     assert not client.watched.is_set()
@@ -107,7 +116,7 @@ async def test_work_that_ends_well_although_it_was_cancelled_keeps_its_result() 
             return "settled"
         return "never"
 
-    assert await (await read(client)).unless_gone(work()) == "settled"
+    assert await unless_gone(await read(client), work()) == "settled"
     await asyncio.sleep(0)  # a cancellation that is still due would come here
 
 
@@ -119,7 +128,7 @@ async def test_a_task_that_another_cancels_is_cancelled(leaves: bool) -> None:
         working.set()
         await asyncio.Event().wait()
 
-    task = asyncio.ensure_future((await read(client)).unless_gone(work()))
+    task = asyncio.ensure_future(unless_gone(await read(client), work()))
     await working.wait()
     if leaves:
         client.leaves.set()
@@ -138,4 +147,4 @@ async def test_a_client_that_still_sends_has_not_left() -> None:
     async def work() -> int:
         return len([part async for part in stream.body()])
 
-    assert await stream.unless_gone(work()) == 1
+    assert await unless_gone(stream, work()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy import controls
-from proxy.condensing.exchange import Exchange
+from proxy.condensing.attempt import Turn
 from proxy.condensing.knowledge import FIRST_LOOK
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
@@ -21,6 +21,7 @@ from proxy.sessions.stored import LAST_SHARE
 from proxy.settings import Settings
 from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers
+from proxy.turn import drive
 from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
@@ -60,13 +61,13 @@ def read(messages: list[dict[str, str]], **ours: str) -> ClientRequest:
     return ClientRequest("t", headers, body, DEFAULTS[0], "gpt-4o", False, controls.read(headers, None, None))
 
 
-async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, float]:
+async def answered(built: Services, asked: ClientRequest) -> tuple[Turn, float]:
     """What was decided, and the seconds that passed until the last byte of its reply could go."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    exchange = await built.exchanges.open(asked)
-    await exchange.store([{"role": "assistant", "content": "yes"}])
-    return exchange, clock() - began
+    turn = await drive.decide(built, asked)
+    await drive.store(built, turn, [{"role": "assistant", "content": "yes"}])
+    return turn, clock() - began
 
 
 async def snapshot(store: Store) -> Snapshot:
@@ -95,26 +96,26 @@ async def test_the_store_costs_a_request_a_bounded_time(
 
 async def test_a_request_whose_patience_is_used_up_is_degraded_and_told_so(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 600)) as built:
-        exchange, _ = await answered(built, request(session="s", force="true"))
-    assert (exchange.decision.action, exchange.decision.reason) == (Action.DEGRADED, "store-timeout")
-    assert exchange.decision.applied is not None
+        turn, _ = await answered(built, request(session="s", force="true"))
+    assert (turn.sent.decision.action, turn.sent.decision.reason) == (Action.DEGRADED, "store-timeout")
+    assert turn.sent.decision.applied is not None
 
 
 async def test_what_was_read_in_time_stands_though_patience_ends_later(store: Store) -> None:
     async with asking(store) as built:
         before, _ = await answered(built, request(session="s", force="true"))
     async with asking(SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else WHOLE)) as built:
-        exchange, _ = await answered(built, request(25, session="s"))
-    assert exchange.decision.action is Action.REPLAYED
-    assert exchange.decision.applied is not None
-    assert before.decision.applied is not None
-    assert exchange.decision.applied.id == before.decision.applied.id
+        turn, _ = await answered(built, request(25, session="s"))
+    assert turn.sent.decision.action is Action.REPLAYED
+    assert turn.sent.decision.applied is not None
+    assert before.sent.decision.applied is not None
+    assert turn.sent.decision.applied.id == before.sent.decision.applied.id
 
 
 async def test_record_and_session_are_stored_though_no_reply_waits_for_them(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 0 if name == "load" else 400)) as built:
-        exchange, _ = await answered(built, request(session="s", force="true"))
-    assert exchange.decision.applied is not None
+        turn, _ = await answered(built, request(session="s", force="true"))
+    assert turn.sent.decision.applied is not None
     found = await snapshot(store)
     assert found.revision == 1
     assert len(found.records) == len(found.marks) == 1
@@ -123,9 +124,9 @@ async def test_record_and_session_are_stored_though_no_reply_waits_for_them(stor
 async def test_a_session_is_settled_once_the_store_is_well(store: Store) -> None:
     slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
     async with asking(slow) as built:
-        exchange, passed = await answered(built, request(session="s", force="true"))
+        turn, passed = await answered(built, request(session="s", force="true"))
         assert (await snapshot(store)).revision == 1
-    assert exchange.decision.reason == "store-timeout"
+    assert turn.sent.decision.reason == "store-timeout"
     assert WHOLE <= passed < WHOLE + BOUND
 
 
@@ -161,17 +162,17 @@ async def test_the_next_turn_has_what_was_settled_late(store: Store) -> None:
         for rounds in (3, 4, 5):
             await answered(built, request(rounds, session="s"))
     async with asking(store) as built:
-        exchange, _ = await answered(built, request(6, session="s"))
-    assert exchange.decision.branch == "main"
+        turn, _ = await answered(built, request(6, session="s"))
+    assert turn.sent.decision.context.branch_name == "main"
     assert (await snapshot(store)).revision == 4
 
 
 async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: Store) -> None:
     slow = SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else 200)
     async with asking(slow, "half-window") as built:
-        exchange, _ = await answered(built, request(session="s"))
+        turn, _ = await answered(built, request(session="s"))
         assert "put_record" not in slow.asked
-        exchange.follow_up()
+        drive.follow_up(built, turn)
         await built.background.idle()
         assert "put_record" in slow.asked
 
@@ -182,7 +183,7 @@ async def passed(store: Store, hangs: Callable[[str], bool], asked: ClientReques
     assert isinstance(loop, PassingTime)
     async with asking(SlowStore(store, lambda name: 100 * WHOLE if hangs(name) else 0)) as built:
         before = loop.passed
-        await built.exchanges.open(asked)
+        await drive.decide(built, asked)
         return loop.passed - before
 
 

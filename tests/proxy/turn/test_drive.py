@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.exchange import Exchange
+from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
@@ -26,6 +26,7 @@ from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
+from proxy.turn import drive
 from strategies.core.budget import Budget
 from strategies.core.effects import Effect, Result
 from strategies.core.protocol import SessionFacts, Steps
@@ -98,9 +99,9 @@ def reply(prompt_tokens: int) -> WatchedReply:
     return watched
 
 
-async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
+async def ends(built: Services, turn: Turn, watched: WatchedReply) -> asyncio.Task[None]:
     """The end of a request under way: what the relay awaits before the last byte."""
-    storing = exchange.settle(watched)
+    storing = drive.settle(built, turn, watched)
     assert storing is not None
     task = asyncio.ensure_future(storing)
     assert isinstance(task, asyncio.Task)
@@ -110,9 +111,9 @@ async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
 @pytest.mark.parametrize("waits", ["remember", "save"])
 async def test_a_session_is_stored_although_its_client_leaves(waits: str) -> None:
     async with running(waits) as (built, store):
-        exchange = await built.exchanges.open(forced_request())
+        turn = await drive.decide(built, forced_request())
         # A prompt of which a part was not read is told to others.
-        leaving = await ends(exchange, reply(exchange.decision.tokens_after // 3))
+        leaving = await ends(built, turn, reply(turn.sent.decision.tokens_after // 3))
         await store.begun.wait()
         leaving.cancel()
         await asyncio.wait({leaving})
@@ -126,23 +127,23 @@ async def test_defects_after_a_reply_cost_no_session_and_no_reply(
 ) -> None:
     async with running() as (built, store):
         watched = Unreadable(CHAT_ENDPOINT, [])
-        await (await ends(await built.exchanges.open(forced_request()), watched))
+        await (await ends(built, await drive.decide(built, forced_request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text
     async with running() as (built, _):
         monkeypatch.setattr(Preparer, "follow_up", failing)
-        exchange = await built.exchanges.open(forced_request())
-        exchange.follow_up()
+        turn = await drive.decide(built, forced_request())
+        drive.follow_up(built, turn)
     assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str) -> None:
     async with running(strategy="dynacontext", background={"mode": mode}) as (built, store):
-        exchange = await built.exchanges.open(forced_request(0))
-        await exchange.store()
+        turn = await drive.decide(built, forced_request(0))
+        await drive.store(built, turn)
         assert await judging(store) == {}
-        exchange.follow_up()
+        drive.follow_up(built, turn)
         await built.background.idle()
         assert (await judging(store))["last_skip_reason"] == "early-turns"
 
@@ -171,7 +172,7 @@ async def test_work_for_a_client_that_left_ends_with_the_app(strategy: str) -> N
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
-        client = asyncio.create_task(built.exchanges.open(request(chat(12), force="true")))
+        client = asyncio.create_task(drive.decide(built, request(chat(12), force="true")))
         await silent.asked.wait()
         client.cancel()
         await asyncio.wait({client})
@@ -202,9 +203,9 @@ async def test_a_plan_that_asks_no_model_is_made_once_however_long_it_takes(roun
         async with running(inline_timeout=0.1, window=32_768) as (built, _):
             asyncio.get_running_loop().call_later(0.3, gate.set)
             asked = (request(chat(rounds)) for _ in range(2))
-            exchanges = await asyncio.gather(*map(built.exchanges.open, asked))
+            turns = await asyncio.gather(*(drive.decide(built, each) for each in asked))
     assert len(views) == 1
-    decisions = [each.decision for each in exchanges]
+    decisions = [each.sent.decision for each in turns]
     assert {(each.action, each.trigger, each.reason) for each in decisions} == {(Action.CONDENSED, trigger, "")}
     assert len({each.body for each in decisions}) == 1
 
@@ -228,10 +229,10 @@ async def test_a_model_that_is_late_is_planned_for_again_only_once_it_has_answer
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.3)
     with planning(HalfWindow, gate) as views:
         async with open_services(settings, store=store, summarizer=late) as built:
-            exchange = await built.exchanges.open(forced_request())
-            assert (exchange.decision.action, exchange.decision.reason) == (Action.CONDENSED, "summary-timeout")
+            turn = await drive.decide(built, forced_request())
+            assert (turn.sent.decision.action, turn.sent.decision.reason) == (Action.CONDENSED, "summary-timeout")
             assert (len(views), late.calls) == (1, 1)
-            await exchange.store()
+            await drive.store(built, turn)
             late.gate.set()
             await built.background.idle()
             assert (len(views), late.calls) == (2, 1)
@@ -249,9 +250,9 @@ async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
     before = asyncio.all_tasks()
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
     async with open_services(settings, store=store, summarizer=silent) as built:
-        exchange = await built.exchanges.open(request(chat(12), force="true"))
-        assert exchange.decision.reason == "summary-timeout"
-        assert exchange.stores
-        await exchange.store()
+        turn = await drive.decide(built, request(chat(12), force="true"))
+        assert turn.sent.decision.reason == "summary-timeout"
+        assert turn.sent.stores
+        await drive.store(built, turn)
     assert asyncio.all_tasks() == before
     await store.close()

@@ -1,9 +1,7 @@
-"""Takes a request in: collects into a `RequestContext` all that must be known before it is decided on.
+"""What a request has beside its list and its session: facts that most requests need not ask for.
 
-The order matters. The history that an append continues is supplied first, because its tokens count too. Then the
-transcript is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the
-client has left messages out; and the settings of the session have a say in the policy. The comments in `build_context`
-are steps 3 to 10 of `docs/internals/design.md`.
+A request for which nothing is due has no more than its calibration. Any other one is completed with what its session
+has: a form, pins, pictures that are left out, what an opaque head carries, memory, and the advice of the economy.
 """
 
 from __future__ import annotations
@@ -12,111 +10,59 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import attrgetter
-from time import perf_counter
 
-from proxy.condensing.account import Timing
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Basis, Policies, Policy
-from proxy.condensing.turn import RequestContext, fold_view
-from proxy.controls import MEMORY
-from proxy.endpoints.endpoint import Compacting
+from proxy.condensing.policy import Policies, Server, own_threshold
+from proxy.condensing.turn import RequestContext, fits_whole, fold_view
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
-from proxy.request.wire import Body, ClientRequest
-from proxy.runtime.owned_tasks import next_step
-from proxy.sessions.recognition import Identity, Recognised, Recogniser
+from proxy.request.wire import ClientRequest
 from proxy.sessions.session import has_node
-from proxy.sessions.supply import Supplier, require_history
-from proxy.store.access import Patience
-from proxy.store.base import StoreError
-from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
 from strategies.core.pieces import carried_in
 from strategies.core.protocol import Triggering
-from strategies.core.transcript import Transcript, standing_patches
+from strategies.core.transcript import standing_patches
 from strategies.core.view import item_for
 
 MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
 NEWEST = 64  # growth is measured over this many of the newest messages
-MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
 MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
+MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Intake:
-    """Builds the contexts of requests; one per app. `add_memory` adds what memory has in them."""
+class Completer:
+    """Completes the contexts of requests; one per app. `add_memory` adds what memory has in them."""
 
     policies: Policies
-    recogniser: Recogniser
-    supplier: Supplier
     measurer: Measurer
-    tokenizers: Tokenizers
     knowledge: Knowledge
     add_memory: Callable[[RequestContext], RequestContext]
 
-    async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
-        """The context of a request; fills in `timing`. Raises `ProxyError` and `HeldByServer`."""
-        require_history(request.body)
-        # 3. Identify.
-        scope, body = request.lesson_scope, request.body
-        identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
-        # 4. Know the upstream.
-        counter = self.tokenizers.for_model(request.model, body.endpoint.counter, request.tenant)
-        patience = self.recogniser.stored.patience()
-        waits = not self.policies.is_off(request.controls, request.model)
-        await self.knowledge.refresh(scope, counter.cache_key, patience, waits=waits)
-        hidden = self.knowledge.calibrator.hidden(scope, counter.cache_key)
-        is_long = body.endpoint.asks_for_long(request.headers)
-        basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
-        # 5. Supply the history that an append continues.
-        started = perf_counter()
-        await request.trust.look_up(patience)
-        append = None
-        if request.controls.append:
-            request, append = await self.supplier.appended(request, identity, patience)
-        spent_on_history = (perf_counter() - started) * 1000
-        # 6. Measure.
-        started = perf_counter()
-        sent = whole = await self._measure(request, counter, basis, hidden)
-        timing.count = (perf_counter() - started) * 1000
-        # 7. Recognise.
-        started = perf_counter()
-        recognised, restored = await self._recognise(request, identity, sent.transcript, patience)
-        if restored is not None:
-            sent = await self.measurer.measure(request.body, counter)
-            whole = await self.measurer.measure(restored, counter)
-            request = request._replace(body=restored)
-            recognised = recognised.continued_by(whole.transcript)
-        if request.controls.dry_run and recognised.knows_stored:
-            await request.prove()
-        # 8. Choose.
-        size = self.knowledge.size_refused(request, recognised)
-        policy = self._policy(request, recognised, basis._replace(size_refused=size and size.tokens))
-        if policy.scope:
-            recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
-        if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
-            policy = policy._replace(memory=MEMORY["off"])
-        has_tools = request.body.endpoint.offers_tools(request.body.values, sent.transcript)
-        if restored is not None and policy.rewrites:
-            policy = policy.with_dropping()
-        context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, append)
-        context = context._replace(size_refused=size, own_budget=policy.budget, compacting=_compacting(request, sent))
-        if (threshold := _own_threshold(request, basis)) is not None and policy.rewrites:
-            policy = policy.triggered_at(threshold)
-            context = context._replace(policy=policy, own_budget=policy.budget)
-        # 9. Leave early.
-        if _is_idle(context):
-            context = self._calibrate(context.with_session_facts())._replace(is_idle=True)
-        else:
-            # 10. Complete the context.
-            context = self._complete(await self._count(context) if _needs_counts(context) else context)
-        timing.session = (perf_counter() - started) * 1000 + spent_on_history
-        return context
+    async def measure(self, asked: ClientRequest, server: Server) -> Measured:
+        """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
+
+        The length bounds the tokens of what the client sent; those that the server adds by itself come on top.
+        """
+        body, controls, basis = asked.body, asked.controls, server.basis
+        if not (controls.dry_run or controls.force or own_threshold(asked, basis) is not None):
+            lowest = self.policies.lowest_mark(asked.model, basis.window, body.envelope.reply_limit)
+            is_short = len(body.elements) <= MAX_ESTIMATED
+            if lowest is not None and is_short and fits_by_length(body, lowest - server.hidden):
+                return await self.measurer.estimate(body)
+        return await self.measurer.measure(body, server.counter)
+
+    def idle(self, context: RequestContext) -> RequestContext:
+        """The context of a request for which nothing is due."""
+        return self._calibrate(context.with_session_facts())._replace(is_idle=True)
+
+    async def complete(self, context: RequestContext) -> RequestContext:
+        """The context with all that a strategy, memory and calibration may ask for."""
+        return self._complete(await self._count(context) if _needs_counts(context) else context)
 
     def _complete(self, context: RequestContext) -> RequestContext:
-        """The context with all that a strategy, memory and calibration may ask for."""
         policy = context.policy
         context = _with_pictures_out(_with_carried(context.for_profile(policy.profile).with_session_facts()))
         if any(policy.memory):
@@ -126,17 +72,12 @@ class Intake:
             context = with_economy(context)
         return self._spared(context)
 
-    def _policy(self, request: ClientRequest, recognised: Recognised, basis: Basis) -> Policy:
-        settings = recognised.session.settings if recognised.session else {}
-        limit = request.body.envelope.reply_limit
-        return self.policies.policy(request.controls, settings, request.lesson_scope, limit, basis)
-
     def _spared(self, context: RequestContext) -> RequestContext:
         """The context for sending the request as it came, if its session is spared rewriting and it fits."""
         session = context.recognised.session
         upstream, now = context.request.upstream.base_url, self.knowledge.clock()
         is_spared = session is not None and session.rewriting.spares(upstream, now)
-        return context.spared() if is_spared and context.policy.rewrites and context.fits_whole else context
+        return context.spared() if is_spared and context.policy.rewrites and fits_whole(context) else context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
         """The context with its tokens counted, if they were only estimated by length; votes and retries need counts."""
@@ -147,62 +88,15 @@ class Intake:
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
             return context
-        measured = await self.measurer.measure(context.request.body, context.counter)
-        return context._replace(whole=measured, sent=measured)
+        return context.counted(await self.measurer.measure(context.request.body, context.counter))
 
     def _calibrate(self, context: RequestContext) -> RequestContext:
         """The context with what is known about the upstream's own count, and its budget scaled by that."""
-        branch = context.branch
-        anchor, prompt = branch.anchor if branch else None, _counted_prompt(context)
+        branch, prompt = context.branch, _counted_prompt(context)
+        anchor = branch.anchor if branch else None
         calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         budget = context.policy.budget and context.policy.budget.scaled(calibrated.scale)
         return context._replace(prompt=prompt, calibrated=calibrated, own_budget=budget)
-
-    async def _recognise(
-        self, request: ClientRequest, identity: Identity, sent: Transcript, patience: Patience
-    ) -> tuple[Recognised, Body | None]:
-        """The session of a transcript, and the body with the messages that its client has left out, if there are any.
-
-        If these cannot be read, the request continues as it came; without a branch nothing else is known of it, so it
-        continues as if nothing were stored.
-        """
-        if len(sent.chain) > MAX_ESTIMATED:
-            await next_step()  # to recognise this many messages takes long
-        recognised = await self.recogniser.recognise(request.tenant, identity, sent, patience)
-        recognised = recognised._replace(trust=request.trust)
-        if request.controls.append:
-            return recognised, None  # it names the history that it continues
-        try:
-            return recognised, await self.supplier.restored(request.body, recognised, sent)
-        except StoreError as error:
-            self.recogniser.stored.outage.failed("a history was not aligned", error)
-            return recognised if recognised.branch else recognised.without_store(error.reason), None
-
-    async def _measure(self, request: ClientRequest, counter: Counter, basis: Basis, hidden: int) -> Measured:
-        """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
-
-        The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
-        """
-        if request.controls.dry_run or request.controls.force or _own_threshold(request, basis) is not None:
-            return await self.measurer.measure(request.body, counter)
-        lowest = self.policies.lowest_mark(request.model, basis.window, request.body.envelope.reply_limit)
-        is_short = len(request.body.elements) <= MAX_ESTIMATED
-        if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
-            return await self.measurer.estimate(request.body)
-        return await self.measurer.measure(request.body, counter)
-
-
-def _compacting(request: ClientRequest, sent: Measured) -> Compacting | None:
-    """How a request asks for the client's own compaction; the client of an append has no list to compact."""
-    if request.controls.append:
-        return None
-    return request.body.endpoint.compacting(request.headers, request.body.values, sent.transcript)
-
-
-def _own_threshold(request: ClientRequest, basis: Basis) -> int | None:
-    """The tokens at which the client wants its history compacted, if its server is known not to do that."""
-    endpoint, values = request.body.endpoint, request.body.values
-    return None if basis.profile.context_management else endpoint.compact_threshold(values)
 
 
 def _with_pictures_out(context: RequestContext) -> RequestContext:
@@ -275,7 +169,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     )
 
 
-def _is_idle(context: RequestContext) -> bool:
+def is_idle(context: RequestContext) -> bool:
     """Whether nothing is due: the length alone is below every mark, and nothing else may change the request."""
     recognised, policy, session = context.recognised, context.policy, context.recognised.session
     if not (context.is_estimated and policy.acts_by_size) or recognised.condensations or recognised.failure:

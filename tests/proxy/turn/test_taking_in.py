@@ -10,6 +10,7 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Store, StoreError
+from proxy.turn import drive
 from strategies.core.messages import Role
 from tests.support.driver import Message, conversation, request, running_services
 
@@ -28,7 +29,7 @@ class WithoutBlocks:
 
 
 async def case_of(services: Services, messages: list[Message], **more: str) -> RequestContext:
-    return await services.exchanges.intake.build_context(request(messages, **more), Timing())
+    return await drive.take_in(services, request(messages, **more), Timing())
 
 
 async def test_tool_output_sent_first_answers_what_is_put_before_it() -> None:
@@ -36,7 +37,7 @@ async def test_tool_output_sent_first_answers_what_is_put_before_it() -> None:
     roles = ["user", "assistant", "user", "user", "assistant", "user", "assistant", "user"]
     said: list[Message] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     async with running_services() as services:
-        await (await services.exchanges.open(request(said))).store()
+        await drive.store(services, await drive.decide(services, request(said)))
         whole = (await case_of(services, said[2:])).history
     kinds = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER]
     assert [each.role for each in whole.chain] == kinds
@@ -63,7 +64,7 @@ async def test_a_found_branch_needs_no_history(last: str | None, failure: str) -
     store = await open_store("memory://")
     async with open_services(Settings(), store=store) as services:
         for messages in (first, other):
-            await (await services.exchanges.open(request(messages))).store()
+            await drive.store(services, await drive.decide(services, request(messages)))
     async with open_services(Settings(), store=cast(Store, WithoutBlocks(store))) as services:
         recognised = (await case_of(services, rewritten)).recognised
     await store.close()

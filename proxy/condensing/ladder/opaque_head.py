@@ -1,0 +1,44 @@
+"""The view without the opaque head that its server cannot read, condensed in the time left if it must be."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+
+from proxy.condensing.account import Timing
+from proxy.condensing.attempt import Attempt, Step
+from proxy.condensing.ladder.rung import UNEXPLAINED, Next, Parts, Rung
+from proxy.condensing.turn import undecided
+from proxy.reasons import Reason
+from proxy.reply.opening import OpenedReply
+
+_ABOUT_HEAD = re.compile(rb"compaction|encrypted[ _]content", re.IGNORECASE)
+_log = logging.getLogger(__name__)
+
+
+def recognises(refused: Attempt, answer: OpenedReply) -> bool:
+    head = refused.decision.applied
+    is_opaque = head is not None and head.is_opaque and Step.WITHOUT_HEAD not in refused.tried
+    return is_opaque and answer.reply.status in UNEXPLAINED and bool(_ABOUT_HEAD.search(answer.error))
+
+
+async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, timing: Timing) -> Next:
+    decision, context = refused.decision, refused.decision.context
+    name = decision.applied.id if decision.applied else ""
+    _log.warning("the upstream refused its own compaction %s; it is not sent again", name)
+    known = context.recognised.condensations
+    known = tuple(replace(each, standing=False, reverted=True) if each.is_opaque else each for each in known)
+    context = context._replace(recognised=context.recognised._replace(condensations=known))
+    for each in known if context.may_store else ():
+        if each.is_opaque:
+            await parts.attempts.keeper.take_back(context.recognised, each)
+    plain = undecided(context)._replace(own_tokens=decision.own_tokens, offer=decision.offer)
+    budget = context.own_budget
+    if budget is not None and plain.tokens_after >= budget.trigger:
+        plain = await parts.shrunk(plain, budget, timing)
+    reason = Reason.COMPACTION_REFUSED
+    return Next(refused, parts.following(refused, plain._replace(reason=reason), Step.WITHOUT_HEAD))
+
+
+RUNG = Rung(recognises, after)

@@ -1,0 +1,20 @@
+"""The request as it came, if nothing explains a refusal and it would fit: our rewriting may be the cause."""
+
+from __future__ import annotations
+
+from proxy.condensing.account import Timing
+from proxy.condensing.attempt import Attempt, Step
+from proxy.condensing.ladder.rung import UNEXPLAINED, Next, Parts, Rung
+from proxy.reply.opening import OpenedReply
+
+
+def recognises(refused: Attempt, answer: OpenedReply) -> bool:
+    is_explained = answer.refusal is not None or refused.tried & {Step.SMALLER, Step.FEWER_PICTURES}
+    return not is_explained and answer.reply.status in UNEXPLAINED and refused.decision.context.policy.rewrites
+
+
+async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, _timing: Timing) -> Next:
+    return Next(refused, parts.attempts.original_of(refused.decision))
+
+
+RUNG = Rung(recognises, after)

@@ -1,0 +1,1 @@
+"""One request from top to bottom (`drive.py`), and the other ways in which a request may end."""

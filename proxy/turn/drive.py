@@ -1,0 +1,344 @@
+"""One request to a condensed endpoint, from top to bottom.
+
+    read      what is asked, and of whom                               `proxy/serving/reading.py`
+    take in   who asks, what its server and its session are known for, and how large it is
+    decide    which view is forwarded                                  `proxy/condensing/deciding.py`
+    send      it, and what follows on each refusal                     `proxy/condensing/refusals.py`
+    relay     the reply, byte for byte                                 `proxy/serving/relay.py`
+    settle    learn from the reply, and store the session, before its last byte
+    follow up start the work that has become due                       `proxy/condensing/preparing.py`
+
+The functions stand in the order of their calls. What is found is put into a `Turn`, which the log line keeps: its
+record is made once. An internal error costs headroom, never the request: if our own analysis crashes, the request is
+forwarded unchanged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.condensing.account import Timing
+from proxy.condensing.attempt import Attempt, Turn, session_after
+from proxy.condensing.completing import is_idle
+from proxy.condensing.deciding import standing_decision
+from proxy.condensing.refusals import log_original, looked_at
+from proxy.condensing.turn import RequestContext, append_heads, context_of, idle_decision, last_resort, undecided
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import Items
+from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.http.headers import encode_headers, is_success
+from proxy.overflow import RefusedPart
+from proxy.reasons import Reason
+from proxy.reply.opening import OpenedReply
+from proxy.reply.watching import WatchedReply
+from proxy.request.wire import ClientRequest
+from proxy.searching import NO_OFFER, search
+from proxy.serving.layer import error_response
+from proxy.serving.passing import pass_on_unread
+from proxy.serving.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
+from proxy.serving.relay import Relay
+from proxy.sessions.keeping import SessionUpdate
+from proxy.turn.ends import answered_here, answered_instead
+from proxy.turn.keep import note_failed, store_append
+from proxy.turn.sending import KeptAlive, accepted, at_server, capture_of, editor_of, headers_of, note_answer, posted
+from proxy.upstream import UpstreamReply
+from strategies.core.client_compaction import marks_of
+
+if TYPE_CHECKING:
+    from proxy.services import Services
+
+Waiting = Iterable[Callable[[], Awaitable[object]]]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CondensedEndpoint:
+    """What is served at an endpoint's path."""
+
+    endpoint: Endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request. An exception becomes an error response; if the client leaves, all is cancelled."""
+        came = admit(scope, receive, send)
+        services, line = came.services, came.line
+        came.at_end.append(services.telemetry.under_way())
+        try:
+            asked = await read_request(self.endpoint, came)
+            with came.client.unless_gone():
+                await spend(came, asked)
+                require_history(asked)
+                turn = line.turn = await decide(services, asked)
+                # A dry run is answered here, and a compaction that the upstream cannot make.
+                answer: ASGIApp | None = None
+                if asked.controls.dry_run or turn.sent.decision.context.compacting is not None:
+                    answer = await answered_here(came, turn, decide)
+                if answer is None:
+                    await at_server(came, turn)
+                    reply = await forward(came, turn)
+                    if turn.error and turn.sent.decision.context.compacting is not None:
+                        answer = await answered_instead(came, turn, reply, decide)
+                    answer = answer or await relay(came, turn, reply)
+                await came.answer(answer)
+        except PassOn as unread:
+            await came.answer(await pass_on_unread(came, unread))
+        except ClientGone:
+            await came.leave_unanswered()
+        except Exception as error:
+            if came.is_replying:
+                raise
+            await came.answer(error_response(_told(came, error), self.endpoint.path))
+        finally:
+            if line.turn is not None:
+                line.turn.record or line.turn.put_down()
+            await came.end()
+
+
+def _told(came: AdmittedRequest, error: Exception) -> ProxyError:
+    """The error that the client is told; a defect is logged."""
+    if not isinstance(error, ProxyError):
+        _log.error("serving the request failed", exc_info=error)
+        return ProxyError(DEFECT)
+    came.line.error = error.code or error.type
+    if isinstance(error, HistoryUnavailable):
+        came.services.stored.outage.count_request(is_refused=True)
+    return error
+
+
+# -- decide ----------------------------------------------------------------------------------------------------
+
+
+async def decide(services: Services, asked: ClientRequest, *, as_it_stands: bool = False) -> Turn:
+    """What is sent for a request, and why; raises only `ProxyError`.
+
+    A dry run forwards nothing, so there an internal error propagates too. With `as_it_stands` nothing new is condensed.
+    """
+    context, timing, controls = None, Timing(), asked.controls
+    try:
+        context = await take_in(services, asked, timing)
+        started = perf_counter()
+        if as_it_stands:
+            decision = standing_decision(context.with_offer(NO_OFFER))
+            decision = decision._replace(reason=decision.reason or Reason.CLIENT_COMPACTION)
+        else:
+            decision = idle_decision(context) if context.is_idle else await services.decider.decide(context)
+        sent = services.attempts.of(decision)
+        timing.condense += (perf_counter() - started) * 1000
+    except Exception as error:
+        if isinstance(error, ProxyError) and context is not None and not controls.dry_run:
+            await note_failed(services, Turn(asked, timing, Attempt(undecided(context))), error.status)
+        if isinstance(error, ProxyError) or controls.dry_run or as_it_stands:
+            raise
+        _log.exception("reading the request failed; it is forwarded unchanged")
+        sent = Attempt(last_resort(asked))
+    return Turn(asked, timing, sent)
+
+
+async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> RequestContext:
+    """All that must be known of a request before it is decided on; raises `ProxyError`.
+
+    The order matters. The history that an append continues is supplied first, because its tokens count too. Then the
+    list is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the
+    client has left messages out; and the settings of the session have a say in the policy.
+    """
+    endpoint, values, controls, completer = asked.body.endpoint, asked.body.values, asked.controls, services.completer
+    # Who asks, and what is known of the server. All of it is in memory after the first request.
+    who = services.recogniser.identify(controls.session, asked.headers, endpoint, values)
+    patience, started = services.stored.patience(), perf_counter()
+    server = await services.knowledge.server(asked, patience)
+    # The history that an append continues.
+    await asked.trust.look_up(patience)
+    asked, append = await services.supplier.appended(asked, who, patience) if controls.append else (asked, None)
+    supplied = perf_counter()
+    # How large it is: by its length alone, if that proves that it is below every mark.
+    sent = whole = await completer.measure(asked, server)
+    counted = perf_counter()
+    # The session and the branch that it continues, and the messages that its client has left out of that.
+    place = await services.recogniser.recognise(asked.tenant, who, sent.transcript, patience)
+    place = place._replace(trust=asked.trust)
+    place, restored = await services.supplier.completed(asked, place, sent.transcript)
+    if restored is not None:
+        sent, whole = [await services.measurer.measure(each, server.counter) for each in (asked.body, restored)]
+        asked, place = asked._replace(body=restored), place.continued_by(whole.transcript)
+    if controls.dry_run and place.knows_stored:
+        await asked.prove()
+    if place.newest_turn:
+        is_whole, sent = whole is sent, sent.with_newest_turn(place.newest_turn)
+        whole = sent if is_whole else whole.with_newest_turn(place.newest_turn)
+    # What applies to it.
+    server = services.knowledge.in_session(server, asked, place)
+    policy = services.policies.for_request(asked, place.session, server.basis)
+    if policy.scope:
+        place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
+    if restored is not None and policy.rewrites:
+        policy = policy.with_dropping()
+    has_tools = endpoint.offers_tools(values, sent.transcript)
+    compacting = None if append else endpoint.compacting(asked.headers, values, sent.transcript)
+    context = context_of(
+        asked, place, policy, server, sent, whole, has_tools=has_tools, append=append, compacting=compacting
+    )
+    # The early exit: most requests end here.
+    context = completer.idle(context) if is_idle(context) else await completer.complete(context)
+    timing.count, timing.session = (counted - supplied) * 1000, (perf_counter() - counted + supplied - started) * 1000
+    return context
+
+
+# -- send ------------------------------------------------------------------------------------------------------
+
+
+async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
+    """Sends a request, and returns the reply for the client; raises `UpstreamUnavailable`.
+
+    If the upstream refuses an attempt, another may follow. Nothing has reached the client by then. If the upstream
+    cannot be reached for the next attempt, the client gets the error that refused the one before.
+    """
+    services, refusals, timing = came.services, came.services.refusals, turn.timing
+    refused: tuple[Attempt, OpenedReply] | None = None
+    while True:
+        started = perf_counter()
+        try:
+            timing.sends += 1
+            reply = await services.upstream.send(posted(came, turn, turn.sent.decision.body))
+            note_answer(came, turn, reply)
+            answer = await looked_at(turn.sent, reply)
+        except UpstreamUnavailable as error:
+            if refused is None:
+                error.headers = headers_of(turn, accepted=False)
+                services.background.own(note_failed(services, turn, error.status))
+                raise
+            turn.sent, answer = refused
+            break
+        except BaseException:
+            if refused is not None:
+                await refused[1].reply.close()
+            raise
+        timing.upstream += (perf_counter() - started) * 1000
+        if refused is not None:
+            await refused[1].reply.close()
+            log_original(turn.sent, refused[1], answer)
+        if answer.is_accepted:
+            break
+        turn.error = answer.error
+        step = await refusals.after(turn.sent, answer, timing)
+        turn.sent = step.refused
+        if step.following is None:
+            break
+        refused, turn.sent = (step.refused, answer), step.following
+    await refusals.conclude(turn.sent, answer)
+    return await read_through(came, turn, answer.reply)
+
+
+async def read_through(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> UpstreamReply:
+    """The reply for the client once the model's searches of its memory have been run, if it may call them."""
+    rounds = turn.sent.rounds
+    if rounds is not None:
+
+        async def send_body(body: bytes) -> UpstreamReply:
+            answer = await came.services.upstream.send(posted(came, turn, body))
+            note_answer(came, turn, answer)
+            return answer
+
+        reply = await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
+    turn.reply = turn.reply._replace(status=reply.status)
+    return reply
+
+
+# -- relay -----------------------------------------------------------------------------------------------------
+
+
+async def relay(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> KeptAlive:
+    """The response; what a later request depends on is stored only if the upstream accepted this one."""
+    taken, services, endpoint = is_success(reply.status), came.services, turn.asked.body.endpoint
+    relayed = Relay(endpoint, came.client, reply, encode_headers(headers_of(turn, accepted=taken)))
+    if not taken:
+        services.background.own(note_failed(services, turn, reply.status))
+        await came.until_answered.aclose()  # the history has not changed: the next append may begin
+        return KeptAlive(came, turn, relayed)
+    relayed.watched = watched = WatchedReply(endpoint, reply.headers, capture_of(turn, reply))
+    relayed.settle = partial(settle, services, turn, watched)
+    relayed.must_settle = bool(append_heads(turn.sent.decision.context)[1])
+    relayed.follow = partial(follow_up, services, turn)
+    relayed.start_task = partial(services.background.own, to_its_end=True)
+    relayed.editor = editor_of(turn, reply)
+    return KeptAlive(came, turn, relayed)
+
+
+# -- settle ----------------------------------------------------------------------------------------------------
+
+
+def settle(services: Services, turn: Turn, watched: WatchedReply) -> Awaitable[None] | None:
+    """Learns from a complete reply at once, and returns what then stores the session; None if nothing is stored.
+
+    Synchronous, because nothing may run between the end of a reply and the start of storing it. A defect in learning
+    costs what the reply would have taught, not the session.
+    """
+    waiting = accepted(services, turn) if watched.is_answer else ()
+    turn.reply = turn.reply._replace(milliseconds=turn.timing.since_start)
+    try:
+        learn(services, turn, watched)
+    except Exception:  # noqa: BLE001
+        _log.exception("nothing was learned from a reply")
+    turn.put_down()
+    if not (turn.sent.stores or waiting):
+        return None
+    return store(services, turn, watched.items(), waiting)
+
+
+def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
+    """What a complete reply teaches of the upstream, of the session's size, and of what the request has cost."""
+    sent, reply, refusals = turn.sent, turn.reply, services.refusals
+    ending = watched.ending() if sent.stores and sent.decision.context.recognised.is_derived else ""
+    refusal = watched.refusal()
+    if refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
+        # Its client has got it, because content had left before it.
+        turn.sent = refusals.after_late(sent, refusal)
+        turn.reply = reply._replace(ending=ending, is_late_refusal=True)
+        return
+    # The view did not have the results of searches: only the usage of the first round is that of the view.
+    last, earlier = watched.usage(), sent.rounds.usages if sent.rounds else []
+    usage = earlier[0] if earlier else last
+    # The last one has the replies of all rounds, but only its own prompt.
+    spent = sum([each.prompt for each in (*earlier, last) if each]) + (last.completion if last else 0)
+    turn.reply = reply._replace(ending=ending, spent=spent)
+    refusals.note_accepted(sent)
+    if usage is not None:
+        anchor = services.knowledge.learn_from_usage(sent.decision, usage)
+        turn.reply = turn.reply._replace(usage=usage, anchor=anchor)
+
+
+async def store(services: Services, turn: Turn, items: Items = (), waiting: Waiting = ()) -> None:
+    """Stores what later requests need, after the writes that waited until the caller was accepted."""
+    for write in waiting:
+        await write()
+    context, record = turn.sent.decision.context, turn.record or turn.put_down()
+    is_answer = turn.asked.trust.accepted or context.append is not None
+    if not (turn.sent.stores and is_answer):
+        return  # a page, or what else was no answer of the endpoint
+    if context.compacting is not None:
+        turn.reply = turn.reply._replace(marks=marks_of(items, context.counter.dialect))
+    after = partial(session_after, turn, record)
+    update = SessionUpdate(context.kept, after, turn.sent.decision.view.covered_count, marks=turn.reply.marks)
+    if context.append is None:
+        await services.keeper.settle(context.recognised, update)
+    else:
+        await store_append(services, turn, update, context.append, items)
+
+
+# -- follow up -------------------------------------------------------------------------------------------------
+
+
+def follow_up(services: Services, turn: Turn) -> None:
+    """Starts the work that has become due; raises nothing."""
+    if not turn.sent.stores or turn.sent.decision.context.is_idle:
+        return
+    try:
+        services.decider.preparer.follow_up(turn.sent.decision)
+    except Exception:  # noqa: BLE001
+        # The reply has been sent: a defect costs only what would have been ready for the next one.
+        _log.exception("background work was not started")

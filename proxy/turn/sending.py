@@ -1,0 +1,135 @@
+"""What stands around sending a request: its place at the server, headers, and what is read of a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from proxy.condensing import account
+from proxy.condensing.attempt import Turn
+from proxy.condensing.turn import append_heads
+from proxy.endpoints import compaction
+from proxy.endpoints.replies import Capture
+from proxy.http.headers import encoding_of, first, is_event_stream
+from proxy.reasons import Action
+from proxy.reply.watching import UsageRemover
+from proxy.serving.reading import AdmittedRequest
+from proxy.serving.relay import KeepAlive, Relay
+from proxy.upstream import UpstreamReply, UpstreamRequest
+from strategies.dialects.messages import MESSAGES
+
+if TYPE_CHECKING:
+    from proxy.services import Services
+
+REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
+
+
+async def at_server(came: AdmittedRequest, turn: Turn) -> None:
+    """Returns once the request may go to its server: from now on the proxy's own calls to it wait."""
+    services, decision, address = came.services, turn.sent.decision, turn.asked.upstream.base_url
+    if decision.action is Action.DEGRADED and decision.reason.startswith("store-"):
+        services.stored.outage.count_request()
+    policy = decision.context.policy
+    if not (policy.pipeline.is_off or policy.window.is_set):
+        server = services.discovered[address]
+        server.ask_if_due()
+        came.at_end.append(server.ask_after_reply)  # a local server may have loaded a model with another window
+    # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
+    lane = services.asking.lane_of(address)
+    lane.enter_foreground()
+    came.at_end.append(lane.leave_foreground)
+    await lane.cleared()
+    await services.refusals.room_for(turn.sent)
+
+
+def posted(came: AdmittedRequest, turn: Turn, body: bytes) -> UpstreamRequest:
+    """A body as it goes to the upstream, under the request's headers."""
+    asked, headers = turn.asked, turn.asked.headers
+    if reads_reply(turn):
+        headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
+    view = turn.sent.decision.view
+    if view.is_opaque and view.counter.dialect is MESSAGES:
+        headers = compaction.accepting(headers)
+    if asked.encoded_body and body is asked.body.data:
+        body, headers = asked.encoded_body, [*headers, *asked.encoding_headers]
+    came.place.ease()  # not when its reply begins, which may take a model minutes
+    return UpstreamRequest(asked.upstream.base_url, "POST", asked.target, asked.query, headers, body)
+
+
+def note_answer(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> None:
+    """Notes what the status of an answer says of the caller and of the server."""
+    asked, services = turn.asked, came.services
+    services.callers.note_status(asked.trust, reply.status, shares=not asked.controls.no_store)
+    if reply.status in REFUSED:
+        # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
+        services.asking.lane_of(asked.upstream.base_url).note_refusal(first(reply.headers, b"retry-after"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAlive:
+    """Relays the reply to a turn; the pauses of a stream are filled, except under the strategy `off`."""
+
+    came: AdmittedRequest
+    turn: Turn
+    relay: Relay
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        line, relay, asked = self.came.line, self.relay, self.turn.asked
+        interval = self.came.services.settings.keepalive_interval
+        line.is_relayed, keep_alive = True, None
+        is_off = self.turn.sent.decision.context.policy.pipeline.is_off
+        if interval and not is_off and asked.body.values.get("stream") is True:
+            keep_alive = KeepAlive(send, interval, asked.body.endpoint.beat)
+        try:
+            await relay.pass_on(keep_alive.send if keep_alive else send)
+        finally:
+            line.is_complete |= relay.has_sent_all
+            if relay.error is not None:
+                line.error = relay.error.code or relay.error.type
+                line.is_relayed = line.status == relay.reply.status  # else the error was sent in its place
+            if keep_alive:
+                await keep_alive.stop()
+
+
+def accepted(services: Services, turn: Turn) -> Sequence[Callable[[], Awaitable[object]]]:
+    """The writes that waited until the upstream has accepted the caller, which it now has."""
+    return services.callers.accept(turn.asked.trust, shares=not turn.asked.controls.no_store)
+
+
+def headers_of(turn: Turn, *, accepted: bool = True) -> list[tuple[str, str]]:
+    """The proxy's own headers of the response; `accepted` tells if the upstream accepted the request.
+
+    If it did not, a caller that it has not accepted lately learns nothing of what is stored, sizes included.
+    """
+    decision = turn.sent.decision
+    if not accepted and decision.context.recognised.knows_stored and not turn.asked.trust.may_see_stored:
+        return []
+    return account.headers(decision, turn.timing, accepted=accepted)
+
+
+def is_captured(turn: Turn) -> bool:
+    """Whether what the model says in the reply is stored."""
+    context = turn.sent.decision.context
+    if context.append is None:
+        return turn.sent.stores and context.compacting is not None
+    return bool(append_heads(context)[1])
+
+
+def reads_reply(turn: Turn) -> bool:
+    """Whether the reply is read or edited, so that it must have no content encoding."""
+    sent = turn.sent
+    return bool(sent.rounds or sent.decision.probed) or is_captured(turn)
+
+
+def capture_of(turn: Turn, reply: UpstreamReply) -> Capture | None:
+    """What takes the items out of a reply, if they are stored."""
+    return turn.asked.body.endpoint.capture(reply.headers) if is_captured(turn) else None
+
+
+def editor_of(turn: Turn, reply: UpstreamReply) -> UsageRemover | None:
+    """What takes the usage that the client did not ask for out of a stream; one that came encoded passes with it."""
+    is_editable = turn.sent.decision.probed and is_event_stream(reply.headers) and not encoding_of(reply.headers)
+    return UsageRemover(turn.asked.body.endpoint) if is_editable else None
