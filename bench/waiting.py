@@ -164,8 +164,8 @@ def clock() -> PassingTime:
 
 def is_leap(before: Decision | None, now: Decision) -> bool:
     """Whether nothing that was prepared after the request before could have spared this one its wait."""
-    budget = now.policy.budget
+    budget = now.context.policy.budget
     if before is None or budget is None:
         return True
-    most, grown = budget.usable - budget.least_headroom, now.tokens_before - before.tokens_before
+    most, grown = budget.usable - budget.least_headroom, now.context.sent.tokens - before.context.sent.tokens
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
