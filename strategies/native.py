@@ -23,7 +23,7 @@ from strategies.core.errors import Declined, NothingToDo, NothingToSummarize
 from strategies.core.messages import Message, Role, message_digest
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
-from strategies.core.plan import Plan, Split, task_piece
+from strategies.core.plan import Plan, Split, is_running, task_piece
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import carried_record, ledger_caps, ledger_tokens, next_ledger, text_room
 from strategies.core.view import View, carried, fold
@@ -55,6 +55,8 @@ class Native(Strategy):
         places = lists[: max(len(lists) - self.options.keep + 1, 0)]
         if not places:
             raise NothingToSummarize("no earlier request to compact")
+        if is_running(transcript):  # what is carried would follow the results
+            raise NothingToSummarize("a vendor's tool is running")
         place = next((each for each in places if sizes.tokens_after(each) <= budget.goal), places[-1])
         covered = view.messages_before(place)
         # The list, as it was sent.

@@ -129,6 +129,8 @@ class Reading(NamedTuple):
     is_signed: bool = False
     """Whether it has reasoning that a server may bind to the messages before it (`strategies.core.reasoning`)."""
     stays: bool = False  # whether it has loaded tools, which later calls use
+    opens: tuple[str, ...] = ()  # the ids of calls, also of the vendor's tools, that later messages end or go on with
+    closes: tuple[str, ...] = ()  # the ids of earlier messages' calls that end here or go on; those it opens again
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ class Message:
     is_signed: bool = False
     stays: bool = False
     """Whether it has loaded tools, or is a user message in which only the client says something (`client_context`)."""
+    opens: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
     unpriced: bool = False
     """Whether it has a part whose tokens nobody can know, such as a file that only the server has; it counts 0."""
     pictures: Pictures = NO_PICTURES
@@ -331,7 +335,7 @@ class Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""
         known = self.data, self.dialect, self.role, self.written_role, self.digest, self.tokens
         read = self.calls, self.answers, self.is_result, self.is_signed, self.stays
-        return Message(*known, *read, self.unpriced, self.pictures)
+        return Message(*known, *read, self.opens, self.closes, self.unpriced, self.pictures)
 
 
 class Reader:
@@ -353,12 +357,12 @@ class Reader:
     ) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest, if that is already computed."""
         data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-        role, written_role, calls, answers, is_result, is_signed, stays = dialect.read(value)
+        role, written_role, calls, answers, is_result, is_signed, stays, opens, closes = dialect.read(value)
         if role is Role.USER:
             text = dialect.text(value)
             role, stays = (Role.TOOL, False) if self._is_output(text) else (role, is_context(text))
         known = digest or message_digest(value, dialect)
-        read = calls, answers, is_result, is_signed, stays
+        read = calls, answers, is_result, is_signed, stays, opens, closes
         number = dialect.pictures(value)
         pictures = Pictures(number, max(tokens - _tokens_of(dialect.text(value)), 0)) if number else NO_PICTURES
         return Message(data, dialect, role, written_role, known, tokens, *read, unpriced, pictures, value)
@@ -391,7 +395,7 @@ def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: 
     """
     read = counter.dialect.read(value)
     data, tokens = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass"), counter.message(value)
-    more = read.calls, read.answers, read.is_result, read.is_signed, read.stays
+    more = read.calls, read.answers, read.is_result, read.is_signed, read.stays, read.opens, read.closes
     return Message(data, counter.dialect, role or read.role, read.written_role, b"", tokens, *more, parsed=value)
 
 

@@ -106,15 +106,19 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
 
     With `may_cut_newest_results`, the tool results of the newest round may be shortened, but not removed.
     """
-    added = violations(view.opening)
-    if added and (added := added - violations(view.transcript.chain)):
-        raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
+    chain = view.transcript.chain
+    for broken, shown in ((violations, view.opening), (parted, view.item_messages)):
+        added = broken(shown)
+        if added and (added := added - broken(chain)):
+            raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
     if 0 < view.head_size < view.size and view.item(view.head_size).message.is_result:
         follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
         if follows and not view.structure.cuts[view.head_size]:
             raise InvalidPlan("system messages that follow the head would separate a call from its results")
     if sum(item.is_replacement for item in view.front) > 1:
         raise InvalidPlan("two replacements in one view")
+    if view.unplaced and is_running(view.transcript):
+        raise InvalidPlan("a vendor's tool waits for results, and nothing else may follow these")
     task = view.transcript.task
     if task is not None and view.task is None:
         raise InvalidPlan("the first user message is gone")
@@ -163,6 +167,23 @@ def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
     return problems
+
+
+def parted(messages: Iterable[Message]) -> set[tuple[str, str]]:
+    """The ids that messages close without any that opens them, or open and never close, as (kind, id)."""
+    problems, waiting = set[tuple[str, str]](), set[str]()
+    for message in messages:
+        if message.opens or message.closes:  # few do, and every replayed view is checked
+            problems |= {("orphan", one) for one in message.closes if one not in waiting}
+            waiting.difference_update(message.closes)
+            waiting.update(message.opens)
+    return problems | {("unanswered", one) for one in waiting}
+
+
+def is_running(transcript: Transcript) -> bool:
+    """Whether a vendor's tool, called in the newest round, waits for the results that end the transcript."""
+    newest = newest_round(transcript.chain)
+    return newest is not None and any(kind == "unanswered" for kind, _ in parted(transcript.chain[newest.start :]))
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:

@@ -2,8 +2,10 @@
 
 A *turn* is a user message and everything that follows up to the next one. A *round* is one assistant message and the
 results that answer it; in protocols where a reply is several messages, it is all of them and their results. A *cut* is
-an index where the list may be split: never between a call and one of its results, nor inside a reply. A result answers
-the newest call with its id, so ids may be reused; a result without an id answers the assistant message before it.
+an index where the list may be split: never between a call and one of its results, wherever they stand, nor inside a
+reply. A result answers the newest call with its id, so ids may be reused; a result without an id answers the assistant
+message before it. The result of a vendor's tool may come rounds after its call: rounds stay as they are, but no cut is
+between them.
 
 `structure` finds all of them, even in a list that a client has broken.
 """
@@ -28,6 +30,10 @@ class Rounded(Protocol):
     def calls(self) -> tuple[ToolCall, ...]: ...
     @property
     def answers(self) -> tuple[str, ...]: ...
+    @property
+    def opens(self) -> tuple[str, ...]: ...
+    @property
+    def closes(self) -> tuple[str, ...]: ...
     @property
     def continues_reply(self) -> bool: ...
 
@@ -107,6 +113,8 @@ def _cuts(items: Sequence[Rounded], roles: Sequence[Role | None], continued: Set
             last = i
         elif role is _TOOL:
             tied = [callers.get(answered, last) if answered else last for answered in items[i].answers or ("",)]
+        tied += [callers[one] for one in items[i].closes if one in callers]
+        callers.update(dict.fromkeys(items[i].opens, i))
         for start in tied:
             if start >= 0:
                 steps[start + 1] += 1

@@ -134,6 +134,14 @@ class Item:
         return self.message.answers
 
     @property
+    def opens(self) -> tuple[str, ...]:
+        return self.message.opens
+
+    @property
+    def closes(self) -> tuple[str, ...]:
+        return self.message.closes
+
+    @property
     def continues_reply(self) -> bool:
         return self.message.continues_reply
 

@@ -2,8 +2,9 @@
 
 A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message. The user
 message after it must begin with the results of all these calls; the user's words may follow. The call and result of a
-server tool are in one assistant message and are never touched. Thinking blocks are signed: they are kept byte for byte
-or left out (`unbound`), never rewritten.
+server tool are never touched. They are in one assistant message, or in two if a client's tool is called beside it or
+inside of it: that call names the one that it is inside of (`caller`). Thinking blocks are signed: they are kept byte
+for byte or left out (`unbound`), never rewritten.
 
 Some clients leave out the thinking of older turns, and cache markers move with every request. So neither is part of a
 digest. A rewritten message loses its markers: it is stored, and each request that it is sent with has its own.
@@ -48,7 +49,8 @@ class Messages(Dialect):
         if written == "assistant":
             calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
             stays = any(_is(block, "tool_search_tool_result") for block in blocks)
-            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, blocks)), stays=stays)
+            is_signed = any(map(_is_thinking, blocks))
+            return Reading(Role.ASSISTANT, written, calls, (), False, is_signed, stays, *_ends(blocks))
         answers = tuple(word(block.get("tool_use_id")) for block in blocks if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
         return Reading(role, written, (), answers, bool(answers), stays=any(map(_loads_tools, blocks)))
@@ -144,6 +146,23 @@ def _is(block: Value, kind: str) -> bool:
 
 def _loads_tools(block: Value) -> bool:
     return _is(block, "tool_result") and any(_is(part, "tool_reference") for part in _parts(block.get("content")))
+
+
+def _ends(blocks: Iterable[Value]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ids of server tools that a message opens and closes, without those that both begin and end in it."""
+    opens, closes = dict[str, None](), dict[str, None]()
+    for block in blocks:
+        kind, caller = word(block.get("type")), block.get("caller")
+        inside = word(caller.get("tool_id")) if isinstance(caller, Mapping) else ""
+        if inside and inside not in opens:
+            opens[inside] = closes[inside] = None
+        if kind.endswith("_tool_use"):
+            opens[word(block.get("id"))] = None
+        elif kind.endswith("_tool_result") and (ended := word(block.get("tool_use_id"))) not in opens:
+            closes[ended] = None
+        elif kind.endswith("_tool_result"):
+            del opens[ended]
+    return tuple(filter(None, opens)), tuple(filter(None, closes))
 
 
 def _is_thinking(block: Value) -> bool:

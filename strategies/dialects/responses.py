@@ -13,7 +13,7 @@ back, so they are not part of a digest. The id that a call and its output share 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from strategies.core.messages import (
     ACKNOWLEDGED,
@@ -66,11 +66,14 @@ class Responses(Dialect):
             return Reading(_ROLES.get(written, Role.USER), written)
         if kind in PINNED:
             return Reading(Role.SYSTEM, "developer")
-        if kind in _ANSWERS:
-            return Reading(Role.TOOL, "tool", (), (_key(value),) if _key(value) else (), True)
-        if kind.endswith("_output"):
-            return Reading(Role.TOOL, "tool")
-        return Reading(Role.ASSISTANT, "assistant", (_call(value),) if kind in _OUTPUTS else ())
+        key, caller = tuple(filter(None, [_key(value)])), value.get("caller")
+        # A program that made this call, or gets its output, is still running.
+        running = tuple(filter(None, [word(caller.get("caller_id"))])) if isinstance(caller, Mapping) else ()
+        if kind in _ANSWERS or kind.endswith("_output"):
+            answers, is_result = (key, True) if kind in _ANSWERS else ((), False)
+            return Reading(Role.TOOL, "tool", (), answers, is_result, opens=running, closes=(*running, *key))
+        calls = (_call(value),) if kind in _OUTPUTS else ()
+        return Reading(Role.ASSISTANT, "assistant", calls, opens=(*running, *key), closes=running)
 
     def text(self, value: Value) -> str:
         """Calls and reasoning are left out."""

@@ -18,7 +18,7 @@ SYSTEM = "You are careful."
 TOOLS: list[Any] = [{"name": "bash", "input_schema": {"type": "object"}}]
 KINDS = (
     "user", "user", "say", "call", "call", "calls3", "read", "write", "think", "mixed", "system", "search", "picture",
-    "error", "blocks", "empty-result", "two-users", "redacted", "output",
+    "error", "blocks", "empty-result", "two-users", "redacted", "output", "inside", "beside",
 )  # fmt: skip
 SIZES = (1, 6, 30, 120, 500)
 _TEXTS = (
@@ -59,8 +59,26 @@ class Draft:
             case "output":
                 self._reply(text(f"```\nls {len(self.messages)}\n```"))
                 self._user([f"<returncode>0</returncode>\n<output>\n{said}\n</output>"])
+            case "inside" | "beside":
+                self._server_tool(said, variant, is_inside=kind == "inside")
             case _:
                 self._round(kind, said, variant)
+
+    def _server_tool(self, said: str, variant: int, *, is_inside: bool) -> None:
+        """A server's tool that ends after rounds of the client's tools, which are called inside of it or beside it."""
+        running = f"srvtoolu_{len(self.messages)}"
+        name = "code_execution" if is_inside else "web_search"
+        use = {"type": "server_tool_use", "id": running, "name": name, "input": {"code": said[:30]}}
+        caller = {"caller": {"type": "code_execution_20260120", "tool_id": running}} if is_inside else {}
+        for place in range(max(variant, 1) if is_inside else 1):
+            one = f"toolu_{len(self.messages)}"
+            self._reply(*[use][: place == 0], {**_call(one), **caller})
+            self._user([[_result(one, said)]])
+        end = {"type": f"{name}_tool_result", "tool_use_id": running, "content": {"stdout": said[:60]}}
+        one = f"toolu_{len(self.messages)}"
+        self._reply(end, *[_call(one) if variant % 2 else text("Done.")])
+        if variant % 2:
+            self._user([[_result(one, said)]])
 
     def _user(self, contents: Iterable[Any]) -> None:
         self.messages += [{"role": "user", "content": content} for content in contents]

@@ -19,6 +19,7 @@ TOOLS: list[Any] = [{"type": "function", "name": "bash", "parameters": {"type": 
 KINDS = (
     "user", "user", "say", "call", "call", "calls3", "read", "write", "think", "think3", "developer", "search",
     "picture", "custom", "shell", "local-shell", "program", "approval", "tools", "unknown", "interleaved",
+    "inside", "beside",
 )  # fmt: skip
 SIZES = (1, 6, 30, 120, 500)
 _TEXTS = (
@@ -62,8 +63,21 @@ class Draft:
                 )
             case "unknown":
                 self._reply({"type": "new_thing", "data": said}, message("New."))
+            case "inside" | "beside":
+                self._around(kind, said, variant)
             case _:
                 self._round(kind, said, variant)
+
+    def _around(self, kind: str, said: str, variant: int) -> None:
+        """A program that makes calls in several steps, or a pair of an unknown type that is open in the meantime."""
+        one = f"c{len(self.items)}"
+        opening, end = ("program", "program_output") if kind == "inside" else ("new_call", "new_call_output")
+        caller = {"caller": {"type": "program", "caller_id": one}} if kind == "inside" else {}
+        self._reply({"type": opening, "call_id": one, "code": said[:40]})
+        for place in range(max(variant, 1)):
+            nested = f"{one}-{place}"
+            self._pair({**_call(nested), **caller}, _output(nested, said))
+        self.items.append({"type": end, "call_id": one, "output": said[:40]})
 
     def _reply(self, *output: Body) -> None:
         number = len(self.items)

@@ -249,10 +249,17 @@ def _unanswered(uses: Sequence[Block], answered: Sequence[object]) -> str:
 
 
 def _server_pairs(turns: Sequence[Turn], body: Body) -> Iterator[str]:
-    """A server's results stand behind their calls in one turn; only the last turn may still wait for one."""
+    """A server's results stand behind their calls, in one turn or after turns of results that the server waited for.
+
+    Only the last turn of the assistant may still wait for one. A call that code of the server made names that code.
+    """
+    open_calls: dict[object, Block] = {}
+    replies = [turn for turn in turns if turn.role == "assistant"]
     for turn in turns:
-        open_calls: dict[object, Block] = {}
         for block in turn.blocks:
+            caller = (block.value.get("caller") or {}).get("tool_id")
+            if caller and caller not in open_calls:
+                yield f"{block.path}.caller.tool_id: no `server_tool_use` with id {caller} is running"
             if block.type in ("server_tool_use", "mcp_tool_use"):
                 open_calls[block.value["id"]] = block
             elif block.type.endswith("_tool_result"):
@@ -263,8 +270,9 @@ def _server_pairs(turns: Sequence[Turn], body: Body) -> Iterator[str]:
                         f"{block.path}: unexpected `tool_use_id` found in `{block.type}` blocks: {one}. Each "
                         f"`{block.type}` block must have a corresponding `{call}` block before it."
                     )
+        is_awaited = turn.role == "system" or turn.of("tool_use") or _is_loop(turn) or turn in replies[-1:]
         for one, call_block in open_calls.items():
-            if turn is not turns[-1]:
+            if not is_awaited:
                 name = call_block.value.get("name")
                 yield (
                     f"messages.{call_block.message}: `{name}` tool use with id `{one}` was found without a "

@@ -166,18 +166,20 @@ def _pairs(items: Sequence[Json], known: Mapping[str, Known]) -> Iterator[Refusa
     answered: dict[str, set[object]] = {}
     whole = [resolved(item, known) for item in items]
     for item in whole:
-        kind = kind_of(item)
-        if kind in CALLS:
-            if key_of(item) is not None and key_of(item) not in called.get(CALLS[kind], ()):
-                words = _words(CALLS[kind])
-                yield Refusal(f"No tool call found for {words} output with call_id {key_of(item)}.")
-            answered.setdefault(CALLS[kind], set()).add(key_of(item))
-        elif kind in ANSWERS:
+        kind, caller = kind_of(item), (item.get("caller") or {}).get("caller_id")
+        if caller and caller not in called.get("program", ()):
+            yield Refusal(f"No program found for {_words(kind)} with caller_id {caller}.")
+        if kind in CALLS or kind.endswith("_output"):
+            call = CALLS.get(kind, kind.removesuffix("_output"))
+            if key_of(item) is not None and key_of(item) not in called.get(call, ()):
+                yield Refusal(f"No tool call found for {_words(call)} output with call_id {key_of(item)}.")
+            answered.setdefault(call, set()).add(key_of(item))
+        else:
             called.setdefault(kind, set()).update(_keys(item))
     for item in whole:
         kind = kind_of(item)
-        is_due = kind in ANSWERS and kind != "mcp_approval_request" and bool(_keys(item))
-        if is_due and not _keys(item) & answered.get(kind, set()):
+        is_due = kind not in CALLS and not kind.endswith("_output") and kind != "mcp_approval_request"
+        if is_due and _keys(item) and not _keys(item) & answered.get(kind, set()):
             yield Refusal(f"No tool output found for {_words(kind)} {key_of(item)}.")
 
 

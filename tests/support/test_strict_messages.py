@@ -71,6 +71,18 @@ REFUSED: list[tuple[str, Json]] = [
     ),
     ("messages.1: `web_search` tool use with id `srvtoolu_", body(TASK, assistant(SEARCH[0]), user(text("Well?")))),
     (
+        "messages.1: `web_search` tool use with id `srvtoolu_",
+        body(TASK, assistant(SEARCH[0], call("a")), user(result("a"), text("Well?")), assistant(SEARCH[1])),
+    ),
+    (
+        "messages.1.content.0.caller.tool_id: no `server_tool_use` with id s is running",
+        body(
+            TASK,
+            assistant({**call("a"), "caller": {"type": "code_execution_20260120", "tool_id": "s"}}),
+            user(result("a")),
+        ),
+    ),
+    (
         "messages.1.content.0.tool_use.input: Input should be a valid dictionary",
         body(TASK, assistant({**call("a"), "input": "{}"}), user(result("a"))),
     ),

@@ -56,6 +56,34 @@ def test_calls_and_results_are_read_by_their_ids() -> None:
     assert dialect.read(user(CALL)).calls == ()
 
 
+RUNNING: Body = {"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {}}
+ENDED: Body = {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}
+INSIDE: Body = {**CALL, "caller": {"type": "code_execution_20260120", "tool_id": "s1"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "opens", "closes"),
+    [
+        (assistant(RUNNING, INSIDE), ("s1",), ()),
+        (assistant(RUNNING, CALL), ("s1",), ()),
+        (assistant({**RUNNING, "type": "mcp_tool_use"}, CALL), ("s1",), ()),
+        (assistant(INSIDE), ("s1",), ("s1",)),
+        (assistant(ENDED, CALL), (), ("s1",)),
+        (assistant({**ENDED, "type": "mcp_tool_result"}, CALL), (), ("s1",)),
+        (assistant(INSIDE, ENDED), (), ("s1",)),
+        (assistant(RUNNING, ENDED, *web_search("q")), (), ()),
+        (assistant({**CALL, "caller": {"type": "direct"}}, {"type": "compaction", "content": "x"}), (), ()),
+        (assistant({"type": "server_tool_use"}, {"type": "x_tool_result"}, {"type": None}), (), ()),
+        (user(RESULT), (), ()),
+    ],
+)
+def test_a_server_tool_that_ends_in_a_later_message_is_read_by_its_id(
+    message: Body, opens: tuple[str, ...], closes: tuple[str, ...]
+) -> None:
+    read = dialect.read(message)
+    assert (read.opens, read.closes) == (opens, closes)
+
+
 def test_the_text_has_results_but_neither_calls_nor_thoughts() -> None:
     assert dialect.text(assistant(THOUGHT, text("I look."), CALL)) == "I look."
     assert dialect.text(user({**RESULT, "content": [text("one"), PICTURE]}, text("Stop!"))) == "one\n[image]\nStop!"

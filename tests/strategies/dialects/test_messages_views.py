@@ -9,6 +9,7 @@ from hypothesis import given
 
 from proxy.endpoints.messages import MessagesCounter
 from proxy.tokens import media
+from strategies.core.condensation import shows_protected_messages
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.rounds import Round
@@ -64,6 +65,50 @@ def test_neighbouring_replies_are_one_round() -> None:
     view = view_of([{"role": "user", "content": "Search."}, *paused, {"role": "user", "content": "Go on."}], 0)
     assert view.structure.rounds == [Round(1, 3)]
     assert view.structure.cuts == [True, True, False, True, True]
+
+
+def _use(one: str, kind: str = "tool_use", caller: str = "") -> Body:
+    inside = {"caller": {"type": "code_execution_20260120", "tool_id": caller}} if caller else {}
+    return {"type": kind, "id": one, "name": "read", "input": {}, **inside}
+
+
+def _ended(one: str, kind: str = "tool_result") -> Body:
+    return {"type": kind, "tool_use_id": one, "content": "ok"}
+
+
+def _server_tool(one: str, *, is_inside: bool) -> list[Body]:
+    """A server's tool that waits for two rounds of the client's, and its end with a third call."""
+    caller = f"s{one}" if is_inside else ""
+    return [
+        {"role": "assistant", "content": [_use(f"s{one}", "server_tool_use"), _use(f"a{one}", caller=caller)]},
+        {"role": "user", "content": [_ended(f"a{one}")]},
+        {"role": "assistant", "content": [_use(f"b{one}", caller=caller)]},
+        {"role": "user", "content": [_ended(f"b{one}")]},
+        {"role": "assistant", "content": [_ended(f"s{one}", "code_execution_tool_result"), _use(f"c{one}")]},
+        {"role": "user", "content": [_ended(f"c{one}")]},
+    ]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_no_cut_is_between_a_server_tool_and_its_result_however_many_rounds_are(is_inside: bool) -> None:
+    said = [{"role": "user", "content": "Go."}, *_server_tool("1", is_inside=is_inside)]
+    assert [place for place, is_cut in enumerate(view_of(said, 0).structure.cuts) if is_cut] == [0, 1, 7]
+    assert [tuple(each) for each in view_of(said, 0).structure.rounds] == [(1, 3), (3, 5), (5, 7)]
+    running = view_of(said[:5], 0).structure.cuts
+    assert [place for place, is_cut in enumerate(running) if is_cut] == ([0, 1, 5] if is_inside else [0, 1, 3, 5])
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("covered", [3, 5, 9, 11])
+def test_a_record_that_parts_a_server_tool_from_its_result_is_not_applied(covered: int, is_inside: bool) -> None:
+    pairs = [each for one in "123" for each in _server_tool(one, is_inside=is_inside)]
+    transcript = view_of([{"role": "user", "content": "Go."}, *pairs], 0).transcript
+    record = Literal(dump(MESSAGES.user("A record.")), PieceKind.REPLACEMENT)
+    torn, sound = (
+        fold(transcript, (Overlay(transcript.digests[end - 1], end, end, (Keep(0), record)),), 0, COUNTER)
+        for end in (covered, 7)
+    )
+    assert (shows_protected_messages(torn), shows_protected_messages(sound)) == (False, True)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

@@ -65,8 +65,18 @@ def test_an_item_plays_a_part(item: Body, role: Role) -> None:
     ],
 )
 def test_calls_and_outputs_are_read_by_their_ids(call: Body, read: ToolCall, output: Body) -> None:
-    assert dialect.read(call) == Reading(Role.ASSISTANT, "assistant", (read,))
-    assert dialect.read(output) == Reading(Role.TOOL, "tool", (), (read.id,), True)
+    assert dialect.read(call) == Reading(Role.ASSISTANT, "assistant", (read,), opens=(read.id,))
+    assert dialect.read(output) == Reading(Role.TOOL, "tool", (), (read.id,), True, closes=(read.id,))
+
+
+def test_pairs_of_unknown_types_and_calls_inside_of_a_program_are_read_by_their_ids() -> None:
+    assert dialect.read({"type": "new_call", "call_id": "n1"}).opens == ("n1",)
+    assert dialect.read({"type": "new_call_output", "call_id": "n1"}).closes == ("n1",)
+    caller = {"caller": {"type": "program", "caller_id": "p1"}}
+    nested, output = dialect.read({**CALL, **caller}), dialect.read({**OUTPUT, **caller})
+    assert (nested.opens, nested.closes) == (("p1", "c1"), ("p1",))
+    assert (output.opens, output.closes) == (("p1",), ("p1", "c1"))
+    assert dialect.read({"type": "mcp_call", "id": "m1"}).opens == ()
 
 
 def test_the_text_has_outputs_but_neither_calls_nor_reasoning() -> None:

@@ -8,8 +8,11 @@ from hypothesis import given
 
 from proxy.endpoints.responses import ResponsesCounter
 from proxy.tokens import media
+from strategies.core.condensation import shows_protected_messages
+from strategies.core.messages import dump
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.rounds import Round, newest_round
-from strategies.core.view import View
+from strategies.core.view import View, fold
 from strategies.dialects.responses import RESPONSES
 from tests.strategies.dialects.views import Request, list_sent, view_in
 from tests.strategies.driving import Reply
@@ -49,6 +52,45 @@ def test_all_items_of_a_reply_and_their_outputs_are_one_round() -> None:
     assert view.structure.rounds == [Round(1, 6), Round(6, 8)]
     assert [place for place, is_cut in enumerate(view.structure.cuts) if is_cut] == [0, 1, 6, 8]
     assert newest_round(view.transcript.chain) == Round(6, 8)
+
+
+def test_no_cut_is_inside_of_a_program_or_a_pair_of_an_unknown_type() -> None:
+    def nested(one: str) -> list[Body]:
+        call = {"call_id": one, **function_call("read", {}), "caller": {"type": "program", "caller_id": "p"}}
+        return [reasoning("Hm."), call, {"type": "function_call_output", "call_id": one, "output": "ok"}]
+
+    program = {"type": "program", "call_id": "p", "fingerprint": "f", "code": "x"}
+    items = [
+        {"role": "user", "content": "Look."},
+        program,
+        *nested("a"),
+        *nested("b"),
+        {"type": "program_output", "call_id": "p", "output": "ok"},
+        {"type": "new_call", "call_id": "n"},
+        {"call_id": "c", **function_call("read", {})},
+        {"type": "function_call_output", "call_id": "c", "output": "ok"},
+        message("So."),
+        {"type": "new_call_output", "call_id": "n"},
+    ]
+    cuts = view_of(items, 0).structure.cuts
+    assert [place for place, is_cut in enumerate(cuts) if is_cut] == [0, 1, 9, 14]
+    running = view_of(items[:8], 0).structure.cuts
+    assert [place for place, is_cut in enumerate(running) if is_cut] == [0, 1, 8]
+
+
+def test_a_record_that_parts_an_output_from_one_of_several_calls_is_not_applied() -> None:
+    calls = [{"call_id": one, **function_call("read", {})} for one in "abc"]
+    outputs = [{"type": "function_call_output", "call_id": one, "output": "ok"} for one in "cab"]
+    done = [message("Done."), {"role": "user", "content": "And now?"}]
+    transcript = view_of([{"role": "user", "content": "Look."}, *calls, *outputs, *done], 0).transcript
+    record = Literal(dump(RESPONSES.user("A record.")), PieceKind.REPLACEMENT)
+    applied = [
+        shows_protected_messages(
+            fold(transcript, (Overlay(transcript.digests[end - 1], end, end, (Keep(0), record)),), 0, COUNTER)
+        )
+        for end in range(1, 8)
+    ]
+    assert applied == [True, False, False, False, False, False, True]
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
