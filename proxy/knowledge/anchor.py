@@ -8,7 +8,9 @@ the anchor stays valid then, and the difference is estimated like new messages.
 Text of one kind has another slope than text of another: a server may count three times as many tokens for Chinese, and
 as many for English. A conversation is mostly of one kind, so its branch has a slope of its own: that of its first
 request, and of all it has grown by since. New text is estimated by this slope, and a condensed view too, because
-the text that was left out is of the same kind.
+the text that was left out is of the same kind. Short messages are mostly framing and show nothing of a long one: a
+slope is used for `REACH` times as much text as has shown it, and beyond that the model's, which short prompts hardly
+move. What has shown it was counted: estimates by length have a slope of their own, which is only told.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from proxy.knowledge.figures import OWN, Figures, Lesson, pictures_in
+from proxy.knowledge.figures import OWN, Figures, Lesson, is_near, pictures_in
 from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
@@ -29,6 +31,7 @@ from strategies.core.view import View
 
 MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
 MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
+REACH = 4  # a slope is used for so many times the text that has shown it
 MAX_WEIGHT = 16_000  # tokens; a slope that more of them have shown still follows what is new
 _UNSURE = 25  # the weight of a slope that a conversation has not shown itself
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
@@ -44,21 +47,25 @@ class Slope(NamedTuple):
     weight: int = 0  # the tokens of text that have shown it; 0 if nothing has, and it is the model's
 
     def after(self, text: int, counted: int) -> Slope:
-        """The slope after so many more tokens of text, for which the upstream counts `counted`."""
-        if text <= 0:
-            return self
-        known = max(self.weight, _UNSURE)
-        return Slope(_bounded((self.value * known + counted) / (known + text)), min(known + text, MAX_WEIGHT))
+        """The slope after so many more tokens of text, for which the upstream counts `counted`.
 
-    def converted(self, own: int, other: int, usual: float) -> Slope:
-        """The slope by another counter, which counts `other` tokens where ours counts `own`.
-
-        As far as the conversation has not shown it, it is the `usual` one of the other counter.
+        Less text than has shown it, and off by more than a factor of two, does not move it but takes from its weight.
         """
-        if other <= 0:
-            return Slope()
-        share = self.weight / (self.weight + _UNSURE)
-        return Slope(_bounded(usual + share * (self.value * own / other - usual)), self.weight)
+        # Some servers count the same for each prompt, or only what they had not cached: no text has such a slope.
+        if text <= 0 or not MIN_SLOPE * text <= counted <= MAX_SLOPE * text:
+            return self
+        if text < self.weight and not is_near(counted, self.value * text):
+            return self._replace(weight=self.weight - text)
+        known = min(max(self.weight, _UNSURE), MAX_WEIGHT)
+        return Slope(_bounded((self.value * known + counted) / (known + text)), self.weight + text)
+
+    def over(self, text: int, figures: Figures) -> float:
+        """The slope for so many tokens of text; those beyond its reach have that of the figures."""
+        return figures.slope + min(REACH * self.weight / max(abs(text), 1), 1.0) * (self.value - figures.slope)
+
+    def tokens(self, text: int, figures: Figures) -> float:
+        """The upstream's tokens for so many of ours."""
+        return self.over(text, figures) * text
 
 
 @dataclass(frozen=True)
@@ -154,10 +161,9 @@ class Growth(NamedTuple):
     text: int  # tokens of all but pictures, by our own count
     pictures: Pictures
     own: int  # our count of the whole grown view, in tokens
-    slope: Slope  # that of the anchor, by the counter of the request
 
 
-def growth(anchor: Anchor, prompt: CountedPrompt, figures: Figures) -> Growth | None:
+def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     """The part of a request that came after an anchor in its transcript; None if they cannot be compared.
 
     They cannot be compared if the anchor has another counter's count, and either something outside of the chain has
@@ -167,11 +173,18 @@ def growth(anchor: Anchor, prompt: CountedPrompt, figures: Figures) -> Growth | 
     tokens, pictures = sum([message.tokens for message in new]), prompt.pictures_of(new)
     if anchor.counter == prompt.counter:
         tokens += prompt.outside - anchor.outside
-        return Growth(anchor, tokens - pictures.tokens, pictures, anchor.own + tokens, anchor.slope)
+        return Growth(anchor, tokens - pictures.tokens, pictures, anchor.own + tokens)
     if anchor.applied or anchor.frame != prompt.frame:
         return None
-    slope = anchor.slope.converted(anchor.own, prompt.own - tokens, figures.slope)
-    return Growth(anchor, tokens - pictures.tokens, pictures, prompt.own, slope)
+    return Growth(anchor, tokens - pictures.tokens, pictures, prompt.own)
+
+
+def slope_between(first: Anchor, last: Anchor, prompt: CountedPrompt, figures: Figures) -> Slope:
+    """The slope of what a transcript has grown by from one anchor to another, by the counter of the request."""
+    slope, new = Slope(figures.slope), prompt.transcript.chain[first.length : last.length]
+    if prompt.hidden or pictures_in(new).number or (first.applied, first.frame) != (last.applied, last.frame):
+        return slope
+    return slope.after(sum([message.tokens for message in new]), last.counted - first.counted)
 
 
 def whole_lesson(prompt: CountedPrompt, view: View, counted: int) -> Lesson:
@@ -189,16 +202,15 @@ class Calibration(NamedTuple):
     figures: Figures = OWN
     pictures: Pictures = NO_PICTURES  # those in the view that the scale is exact for, if the request has media
     at: int = 0  # the tokens of that view, by our own count
-    has_media: bool = False
 
     def expected(self, view: View, applied: str) -> int:
         """Tokens that the upstream is expected to count for a view of the request that applies this condensation."""
-        if not self.has_media or self.growth_since(applied, view.tokens) is not None:
+        if not self.pictures.number or self.growth_since(applied, view.tokens) is not None:
             return self.scale.upstream(view.tokens)
         # A line does not hold for another mixture of text and pictures.
         pictures = pictures_in(view.item_messages)
         text = view.tokens - pictures.tokens - (self.at - self.pictures.tokens)
-        more = self.slope.value * text + self.figures.cost(pictures) - self.figures.cost(self.pictures)
+        more = self.slope.tokens(text, self.figures) + self.figures.cost(pictures) - self.figures.cost(self.pictures)
         return max(round(self.scale.upstream(self.at) + more), 0)
 
     def growth_since(self, applied: str, own: int) -> Growth | None:
@@ -226,16 +238,13 @@ class Calibration(NamedTuple):
 
     def slope_after(self, prompt: CountedPrompt, view: View, lesson: Lesson, counted: int) -> Slope:
         """The slope of the branch after a lesson; that of text next to pictures is not known."""
+        if not prompt.is_exact and prompt.counter == prompt.figures_for:
+            return self.slope
         if not lesson.is_whole and not lesson.pictures.number:
-            # Some servers count the same for each prompt, or only what they had not cached: no text has such a slope.
-            is_possible = MIN_SLOPE * lesson.text <= lesson.counted <= MAX_SLOPE * lesson.text
-            return self.slope.after(lesson.text, lesson.counted) if is_possible else self.slope
+            return self.slope.after(lesson.text, lesson.counted)
         if self.slope.weight or lesson.pictures.number:
             return self.slope
         shown, certainty = self.figures.slope_shown(view.tokens, counted)
-        if prompt.counter != prompt.figures_for:
-            # The figures belong to another counter than this estimate by length, and do not tell its slope.
-            shown = (counted - self.figures.offset) / max(view.tokens, 1)
         return Slope(_bounded(shown), round(certainty**2 * max(view.tokens - prompt.outside, 0)))
 
 
@@ -249,13 +258,13 @@ def calibration_for(
 
     Without an anchor, the slope is that of the one `stored` with the branch, whose history has changed since.
     """
-    grown = growth(anchor, prompt, figures) if anchor is not None else None
+    grown = growth(anchor, prompt) if anchor is not None else None
     if grown is not None:
-        slope = grown.slope if grown.slope.weight else Slope(figures.slope)
+        slope = grown.anchor.slope if grown.anchor.slope.weight else Slope(figures.slope)
         pictures = grown.anchor.pictures.plus(grown.pictures)
-        total = grown.anchor.counted + slope.value * grown.text + figures.cost(grown.pictures)
+        total = grown.anchor.counted + slope.tokens(grown.text, figures) + figures.cost(grown.pictures)
         scale = _through(prompt, figures, slope, grown.own, total)
-        return Calibration(scale, grown, None, slope, figures, pictures, grown.own, prompt.has_media)
+        return Calibration(scale, grown, None, slope, figures, pictures, grown.own)
     is_known = stored is not None and stored.counter == prompt.counter and stored.slope.weight
     slope = stored.slope if stored is not None and is_known else Slope(figures.slope)
     if not figures.is_taught and not slope.weight:
@@ -263,17 +272,18 @@ def calibration_for(
     # A guess may take only a part of the window; the upstream's own figure may take more.
     offset = figures.offset if window is None else min(figures.offset, window // 4)
     pictures = prompt.pictures
-    total = offset + slope.value * (prompt.own - pictures.tokens) + figures.cost(pictures)
+    total = offset + slope.tokens(prompt.own - pictures.tokens, figures) + figures.cost(pictures)
     scale = _through(prompt, figures, slope, prompt.own, total)
-    return Calibration(scale, None, None, slope, figures, pictures, prompt.own, prompt.has_media)
+    return Calibration(scale, None, None, slope, figures, pictures, prompt.own)
 
 
 def _through(prompt: CountedPrompt, figures: Figures, slope: Slope, own: int, total: float) -> Scale:
     """The line through `total` at `own` tokens: with the slope of the text, or with media, of all in the chain."""
     chain = own - prompt.outside
+    value = slope.over(chain, figures)
     if prompt.has_media and chain >= _MIN_CHAIN:
-        slope = Slope((total - figures.offset - slope.value * prompt.outside) / chain)
-    value = _bounded(slope.value)
+        value = (total - figures.offset - value * prompt.outside) / chain
+    value = _bounded(value)
     return Scale(round(total - value * own), value)
 
 

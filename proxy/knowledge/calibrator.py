@@ -15,12 +15,14 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from proxy.knowledge.anchor import (
+    MAX_GROWTH,
     Anchor,
     Calibration,
     CountedPrompt,
     Slope,
     calibration_for,
     longest_anchor,
+    slope_between,
     whole_lesson,
 )
 from proxy.knowledge.figures import OWN, Figures, Lesson, decoded, encoded
@@ -105,6 +107,12 @@ class Calibrator:
         # The estimate for a view that condensing has changed is no worse than that for a first request.
         known = figures.first_error if prompt.is_exact else None
         error = max(_MARGIN * known, _MIN_ERROR) if known is not None else None
+        if prompt.counter != prompt.figures_for:
+            figures = figures._replace(slope=1.0)  # theirs is that of another counter than this estimate by length
+        if anchor is not None and anchor.counter != prompt.counter:
+            keys = [(scope, digest) for digest in prompt.transcript.digests[-MAX_GROWTH:]]
+            first = next((self._anchors[key] for key in keys if key in self._anchors), anchor)
+            anchor = anchor._replace(slope=slope_between(first, anchor, prompt, figures))
         return calibration_for(prompt, figures, anchor, stored, window)._replace(error=error)
 
     def learn(
@@ -140,7 +148,7 @@ class Calibrator:
         figures = known.figures.with_error(error, is_first=lesson.is_whole).taught_by(lesson)
         if not prompt.has_media:
             if slope.weight >= max(2 * _SURE, 2 * prompt.outside):
-                figures = figures.with_offset(whole.counted - slope.value * whole.text, known.figures)
+                figures = figures.with_offset(whole.counted - slope.tokens(whole.text, figures), known.figures)
         elif whole.pictures.number and not figures.price.is_firm and not lesson.pictures.number:
             # When a conversation has shown its slope, what is left shows the price of the pictures before.
             figures = figures.taught_by(whole._replace(slope=slope.value, is_sure=is_sure))

@@ -262,6 +262,62 @@ def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, 
     assert len([error for error in errors if error[0] > 0.05]) <= len(errors) // 100
 
 
+def by_length(body: Mapping[str, Any]) -> int:
+    """Four characters of JSON a token: a short call is mostly framing, and numbers cost less than we count."""
+    return len(json.dumps(body["messages"], ensure_ascii=False)) // 4
+
+
+def framed(body: Mapping[str, Any]) -> int:
+    """Forty tokens for each message."""
+    return sum(40 + counter().text(_rendered(each)) for each in body["messages"])
+
+
+LONG = 10_314  # characters of a result that is more than half of the window, by our own count
+SHORT_ROUNDS = {
+    "searches": ("Find the page about the planting dates and tell me which bed is late.", "query of the beds", "bed 4"),
+    "numbers": ("Add these up: 4, 8, 15, 16, 23, 42.", "4 8 15 16", "108"),
+    "chinese": ("请查一下花园里哪一块地种得晚。", "种植日期", "第四块地还没有种"),
+    "single words": ("Go.", "ok", "ok"),
+}
+"""A task, and what the assistant and a tool or the user say in each round."""
+
+
+def short_then_long(kind: str, rounds: int, *, calls: bool) -> Iterator[list[Mapping[str, Any]]]:
+    """The requests of a conversation with so many short rounds, and a long result, or question, after them."""
+    task, asked, found = SHORT_ROUNDS[kind]
+    dice = random.Random(7)
+    long = "".join(f"bed {dice.getrandbits(24):06x} planted, " for _ in range(LONG))[:LONG]
+    messages: list[Mapping[str, Any]] = [{"role": "user", "content": task}]
+    for number in range(rounds + 1):
+        yield list(messages)
+        last = long if number == rounds else f"{found} {number}"
+        call = {"name": "search", "arguments": json.dumps({"query": asked}, ensure_ascii=False)}
+        uses = [{"id": f"c{number}", "type": "function", "function": call}]
+        if calls:
+            messages.append({"role": "assistant", "content": None, "tool_calls": uses})
+            messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": last})
+        else:
+            messages += [{"role": "assistant", "content": asked}, {"role": "user", "content": last}]
+    yield list(messages)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize("calls", [True, False], ids=["calls", "talk"])
+@pytest.mark.parametrize("count", [by_length, framed])
+def test_short_rounds_do_not_make_a_long_result_longer(
+    count: Callable[[Mapping[str, Any]], int], calls: bool, rounds: int
+) -> None:
+    with (
+        ScriptedUpstream(counting=Counting(count)) as upstream,
+        running_proxy(upstream.url, strategy="mask+extract") as at,
+    ):
+        stage = Stage(at, upstream)
+        for kind in SHORT_ROUNDS:
+            for messages in short_then_long(kind, rounds, calls=calls):
+                answer = stage.ask(messages, controls(session=kind, window=8_192))
+                assert (answer.action, stage.last_view) == ("passed", messages), kind
+
+
 def expected(answer: Answer, window: int) -> int:
     """What the proxy expected the upstream to count."""
     return window - RESERVE - answer.headroom

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from proxy.knowledge.anchor import (
     from_row,
     growth,
     longest_anchor,
+    slope_between,
     stands_in,
 )
 from proxy.knowledge.figures import OWN, Figures, Votes
@@ -73,12 +73,42 @@ def test_a_conversation_has_a_slope_of_its_own_for_what_is_new() -> None:
     assert abs(expected(elsewhere, LINE, None, stored=known) - (700 + 2.5 * elsewhere.own)) <= 1
 
 
-def test_a_slope_follows_growth_by_any_counter() -> None:
+def test_a_slope_follows_growth() -> None:
     slope = Slope(1.0, 100).after(300, 780)
     assert slope == Slope(2.2, 400)
     assert slope.after(0, 50) == slope
-    assert Slope(1.0, 10_000).converted(100, 50, usual=1.0).value == pytest.approx(2.0, abs=0.01)
-    assert Slope(1.5, 2).converted(240, 340, usual=1.0).value == pytest.approx(1.0, abs=0.01)
+    assert slope.after(300, 60) == slope.after(300, 1_300) == slope
+
+
+def test_a_slope_reaches_four_times_as_far_as_the_text_that_has_shown_it() -> None:
+    shown = Slope(2.0, 100)
+    assert [shown.tokens(text, LINE) for text in (-400, 0, 300, 400, 1_400)] == [-800, 0, 600, 800, 800 + 1_500]
+    assert Slope(2.0).tokens(400, LINE) == 600
+    known = anchored(FIRST, 2_000, slope=Slope(2.5, 100))
+    assert abs(expected(NEXT, LINE, known) - (2_000 + 2.5 * 400 + 1.5 * 200)) <= 1
+    elsewhere = prompt_of(transcript("another", *TALK))
+    beyond = elsewhere.own - 400
+    assert abs(expected(elsewhere, LINE, None, stored=known) - (700 + 2.5 * 400 + 1.5 * beyond)) <= 1
+
+
+def test_text_that_is_far_off_moves_a_slope_only_when_there_is_as_much_of_it() -> None:
+    slope = Slope(1.1, 500)
+    once = slope.after(200, 500)
+    assert once == Slope(1.1, 300)
+    twice = once.after(200, 500)
+    assert twice == Slope(1.1, 100)
+    assert twice.after(200, 500).value > 1.9
+    assert Slope(1.1, 5).after(200, 500).value > 2.2
+
+
+def test_where_estimates_end_the_slope_is_that_of_counted_text() -> None:
+    more = (*TALK, "d" * 300, "e" * 100)
+    first = anchored(prompt_of(transcript(*TALK), counter="length"), 1_200)
+    last = anchored(prompt_of(transcript(*more), counter="length"), 2_000, slope=Slope(3.0, 9_000))
+    now = prompt_of(transcript(*more, "f" * 4_000))
+    assert slope_between(first, last, now, LINE) == Slope(LINE.slope).after(400, 800)
+    for other in (last, first._replace(applied="c1"), first._replace(frame="other")):
+        assert slope_between(other, last, now, LINE) == Slope(LINE.slope)
 
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
@@ -89,12 +119,12 @@ def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
 
 def test_an_anchor_holds_with_another_counter_unless_that_counted_a_change() -> None:
     now = prompt_of(transcript(*TALK, "d" * 500), counter="another")
-    grown = growth(anchored(FIRST, 2_000), now, OWN)
+    grown = growth(anchored(FIRST, 2_000), now)
     assert grown is not None
     assert grown.text == 500
     now = prompt_of(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
-    assert growth(anchored(FIRST, 2_000), now, OWN) is None
-    assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f"), OWN) is None
+    assert growth(anchored(FIRST, 2_000), now) is None
+    assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
 
 
 def test_a_view_grows_from_an_anchor_that_it_contains() -> None:
