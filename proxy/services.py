@@ -291,7 +291,8 @@ async def open_services(
             )
         if SHARED in os.environ:
             stack.callback(asyncio.create_task(built.telemetry.share()).cancel)
-        await asyncio.to_thread(built.tokenizers.warm)
+        # Says now if tokens can only be estimated; the encoding itself is loaded when something is first counted.
+        await asyncio.to_thread(built.tokenizers.encoder)
         if settings.store.encryption_old_keys:
             built.background.own(store.reseal())
         yield built

@@ -42,7 +42,7 @@ from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table
-from proxy.tokens.ranks import RanksUnavailable, vocabulary
+from proxy.tokens.ranks import SPECS
 from proxy.upstream.choice import Destination, destination_of, shown
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
@@ -165,16 +165,9 @@ def _upstream_of(built: Services, model: str) -> Destination:
 
 
 def _check_tokenizers(built: Services, report: Report) -> None:
-    """Adds the state of each tokenizer; checks vocabularies that were not needed yet too."""
-    for name, state in built.tokenizers.states().items():
-        problem = built.tokenizers.problems.get(name, "")
-        if state == "not loaded":
-            try:
-                vocabulary(name, built.settings.tokenizer.ranks_dir)
-            except RanksUnavailable as error:
-                problem = str(error)
-        ready = state if state == "loaded" else "ready, loaded when it is first needed"
-        report.add("tokenizer", f"{name}: {problem or ready}", ok=not problem)
+    for name in sorted(SPECS):
+        problem = built.tokenizers.encoder(name).problem
+        report.add("tokenizer", f"{name}: {problem or 'ready, loaded when it is first needed'}", ok=not problem)
 
 
 async def _check_store(settings: Settings, built: Services, report: Report) -> None:

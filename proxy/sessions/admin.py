@@ -148,6 +148,8 @@ class Admin:
             branch.name: list(messages_on(session, branch, stored, self._reader)) for branch in session.branches
         }
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
+        if counter.encoder is not None:
+            counter.encoder.load()  # here, in a thread, rather than when a page counts
         pins = list(_pins(session, branches, counter))
         document = {**session_document(key, session, stored, requests), "pins": pins}
         document["tenant_name"] = self._name_of(key.tenant)

@@ -1,8 +1,9 @@
-"""Counters by model, loaded when first needed, and a small pool that counts off the event loop.
+"""Counters by model, and a small pool that counts off the event loop.
 
 Theory of operation. A `Counter` joins the formula of one protocol with one encoding and one price list for pictures. It
-is immutable, so any thread may use it. `Tokenizers` chooses the encoding by the model's name, loads each rank file
-once, and falls back to the estimator, with one warning, if a file is missing or wrong; counting itself never fails.
+is immutable, so any thread may use it. `Tokenizers` chooses the encoding by the model's name, checks each rank file
+once, and falls back to the estimator, with one warning, if a file is missing or wrong; counting itself never fails. An
+encoding takes 45 MB and most requests are too short to be counted, so it is loaded when something is first counted.
 `CountingPool` keeps long counts away from the event loop: tiktoken releases the interpreter lock, so two workers of its
 own help. Below 16k characters (half a millisecond) the hop would cost more than it saves. Very long texts share a third
 worker, so that no other request waits for their count.
@@ -73,6 +74,41 @@ class Counted(NamedTuple):
     unpriced: bool = False  # whether something was left out that has no published price
 
 
+class Encoder:
+    """One encoding of an app. Its rank file is checked now, and loaded at the first count; without it we estimate."""
+
+    def __init__(self, encoding: str, directory: Path | None) -> None:
+        self._encoding, self._directory, self._lock = encoding, directory, threading.Lock()
+        self.problem = ""
+        self.tokens: Callable[[str], int] | None = None
+        """Counts a chunk of text; None before it is loaded."""
+        self.count_for = cached_count(lambda text: count_in_chunks(text, self.tokens or self.load()))
+        try:
+            ranks.contents(encoding, directory)
+        except ranks.RanksUnavailable as error:
+            self._estimate(error)
+        self.name = ESTIMATE if self.problem else encoding
+
+    def load(self) -> Callable[[str], int]:
+        """`tokens`, loaded once: that blocks for half a second.
+
+        For half of that no other thread runs: tiktoken builds its table with the interpreter's lock.
+        """
+        with self._lock:
+            if self.tokens is None:
+                try:
+                    encode = ranks.load(self._encoding, self._directory).encode_ordinary
+                except ranks.RanksUnavailable as error:  # the file has changed since it was checked
+                    return self._estimate(error)
+                self.tokens = lambda text: len(encode(text))
+            return self.tokens
+
+    def _estimate(self, error: Exception) -> Callable[[str], int]:
+        _log.warning("tokens are estimated, not counted: %s", error)
+        self.problem, self.tokens = str(error), estimate
+        return estimate
+
+
 class Counter(ABC):
     """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
@@ -84,8 +120,15 @@ class Counter(ABC):
     owner: str
 
     def __init__(
-        self, name: str, text: Callable[[str], int], prices: media.MediaPrices, owner: str = "", factor: float = 1.0
+        self,
+        name: str,
+        text: Callable[[str], int],
+        prices: media.MediaPrices,
+        owner: str = "",
+        factor: float = 1.0,
+        encoder: Encoder | None = None,
     ) -> None:
+        self.encoder = encoder
         self.text = text if factor == 1 else lambda value: round(text(value) * factor)
         self.factor = factor
         self.prices = prices
@@ -168,12 +211,11 @@ class Counter(ABC):
 
 @dataclass(slots=True, eq=False)
 class Tokenizers:
-    """The counters of one app. Thread-safe; loading blocks for up to half a second, once per encoding."""
+    """The counters of one app. Thread-safe."""
 
     _directory: Path | None = None  # where the rank files are; None for the bundled ones
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
-    problems: dict[str, str] = field(default_factory=dict, init=False)
+    _encoders: dict[str, Encoder] = field(default_factory=dict, init=False)
     _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
@@ -185,37 +227,29 @@ class Tokenizers:
             if len(self._counters) >= MAX_COUNTERS:
                 self._counters.clear()
             plain = plain_name(model)
-            name, count_for = self._encoder(encoding_name(plain))
+            encoder = self.encoder(encoding_name(plain))
             prices, factor = media.media_prices(plain), kind.factor_of(plain)
-            counter = self._counters[key] = kind(name, count_for(owner), prices, owner, factor)
+            text = encoder.count_for(owner)
+            counter = self._counters[key] = kind(encoder.name, text, prices, owner, factor, encoder)
         return counter
 
-    def warm(self) -> None:
-        """Loads the default encoding now rather than in the first request."""
-        self._encoder(DEFAULT_ENCODING)
-
-    def states(self) -> dict[str, str]:
-        """The state of each encoding: `loaded`, `not loaded` or `unavailable`; loads nothing."""
-        loaded = {name: "unavailable" if name in self.problems else "loaded" for name in self._encoders}
-        return {name: loaded.get(name, "not loaded") for name in sorted(ranks.SPECS)}
-
-    def _encoder(self, encoding: str) -> tuple[str, CountFor]:
+    def encoder(self, encoding: str = DEFAULT_ENCODING) -> Encoder:
+        """An encoding whose rank file was checked, now if it was not before."""
         encoder = self._encoders.get(encoding)
         if encoder is None:
             with self._lock:
-                encoder = self._encoders.get(encoding) or self._load(encoding)
+                encoder = self._encoders.get(encoding) or Encoder(encoding, self._directory)
                 self._encoders[encoding] = encoder
         return encoder
 
-    def _load(self, encoding: str) -> tuple[str, CountFor]:
-        try:
-            encode = ranks.load(encoding, self._directory).encode_ordinary
-        except ranks.RanksUnavailable as error:
-            self.problems[encoding] = str(error)
-            _log.warning("tokens are estimated, not counted: %s", error)
-            # In chunks, so that a huge text costs no more memory than a tokenized one.
-            return ESTIMATE, lambda _owner: partial(count_in_chunks, encode=estimate)
-        return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk))))
+    def states(self) -> dict[str, str]:
+        """The state of each encoding: `loaded`, `not loaded` or `unavailable`; loads nothing."""
+        return {name: self._state(self._encoders.get(name)) for name in sorted(ranks.SPECS)}
+
+    def _state(self, encoder: Encoder | None) -> str:
+        if encoder is None or encoder.tokens is None:
+            return "not loaded"
+        return "unavailable" if encoder.problem else "loaded"
 
 
 class CountingPool:
@@ -227,6 +261,8 @@ class CountingPool:
 
     async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[Counted]:
         """The count of each message, in order. Raises RuntimeError after close() for long input."""
+        if counter.encoder is not None and counter.encoder.tokens is None:
+            await self._load(counter.encoder)
         if is_short(counter, bodies, INLINE_CHARS):
             return [counter.counted(body) for body in bodies]
 
@@ -251,12 +287,17 @@ class CountingPool:
         loaded: Collection[str] = (),
     ) -> Counted:
         """As `Counter.count_outside` of members with `chars` characters."""
-
+        if counter.encoder is not None and counter.encoder.tokens is None:
+            await self._load(counter.encoder)
         counting = partial(_counted, partial(counter.count_outside, values, has_system=has_system, loaded=loaded))
         if chars <= INLINE_CHARS:
             return counting()
         worker = self._workers if chars <= LONG_CHARS else self._long_worker
         return await asyncio.get_running_loop().run_in_executor(worker, counting)
+
+    async def _load(self, encoder: Encoder) -> None:
+        """Loads an encoding. All who count by it wait in this one thread, however many they are."""
+        await asyncio.get_running_loop().run_in_executor(self._long_worker, encoder.load)
 
     def close(self) -> None:
         """Drops queued counts; running ones end by themselves, within two seconds for each text at worst."""

@@ -112,17 +112,22 @@ def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
     return encoding
 
 
-def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
-    """The tokens of an encoding with their ranks, not cached; raises as `load` does."""
+def contents(name: str, directory: Path | None = None) -> bytes:
+    """The contents of a rank file, which are the published ones; raises as `load` does."""
     path = (directory or RANKS_DIR) / f"{name}.tiktoken"
     try:
-        contents = path.read_bytes()
+        read = path.read_bytes()
     except OSError as error:
         raise RanksUnavailable(f"{path} cannot be read: {error.strerror}; {_REMEDY}") from error
-    if hashlib.sha256(contents).hexdigest() != SPECS[name].sha256:
+    if hashlib.sha256(read).hexdigest() != SPECS[name].sha256:
         raise RanksUnavailable(f"{path.name} has other contents than the published file; {_REMEDY}")
+    return read
+
+
+def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
+    """The tokens of an encoding with their ranks, not cached; raises as `load` does."""
     # Every line is `base64 rank`.
-    pairs = (line.split() for line in contents.splitlines())
+    pairs = (line.split() for line in contents(name, directory).splitlines())
     return {a2b_base64(token): int(rank) for token, rank in pairs}
 
 

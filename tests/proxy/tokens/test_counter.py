@@ -86,7 +86,25 @@ def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:
     for thread in threads:
         thread.join()
     assert [counter.message(HELLO) for counter in counters] == [10] * 4
-    assert len(tokenizers._encoders) == 1
+    assert len({id(counter.encoder) for counter in counters}) == 1
+
+
+async def test_an_encoding_is_loaded_in_a_thread_by_the_first_count(encodings: Encodings, pool: CountingPool) -> None:
+    tokenizers = Tokenizers()
+    counter = tokenizers.for_model("gpt-4o", ChatCounter)
+    assert counter.exact
+    assert tokenizers.states() == {"cl100k_base": "not loaded", "o200k_base": "not loaded"}
+    assert await counts(pool, counter, [HELLO]) == [10]
+    assert tokenizers.states() == {"cl100k_base": "not loaded", "o200k_base": "loaded"}
+
+
+def test_a_rank_file_that_goes_after_it_was_checked_leaves_an_estimate(encodings: Encodings, tmp_path: Path) -> None:
+    file = Path(shutil.copy(ranks.RANKS_DIR / "o200k_base.tiktoken", tmp_path))
+    tokenizers = Tokenizers(tmp_path)
+    counter = tokenizers.for_model("gpt-4o", ChatCounter)
+    file.unlink()
+    assert counter.message(HELLO) == pytest.approx(10, abs=3)
+    assert tokenizers.states()["o200k_base"] == "unavailable"
 
 
 def test_missing_rank_files_cost_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +115,7 @@ def test_missing_rank_files_cost_one_warning(tmp_path: Path, caplog: pytest.LogC
     assert counters[0].message(HELLO) == pytest.approx(10, abs=3)
     assert len(caplog.records) == 1
     assert tokenizers.states() == {"cl100k_base": "not loaded", "o200k_base": "unavailable"}
-    assert "make ranks" in tokenizers.problems["o200k_base"]
+    assert "make ranks" in tokenizers.encoder().problem
 
 
 def test_the_other_encoding_still_counts_when_one_file_is_bad(encodings: Encodings, tmp_path: Path) -> None:
