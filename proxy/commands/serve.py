@@ -36,7 +36,7 @@ from proxy.commands.running import (
     noted,
 )
 from proxy.errors import CommandFailed, SettingsError
-from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
+from proxy.http.server import FORKS, Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
 from proxy.quoting import in_words, one_line, redacted
 from proxy.request.callers import tenant_key
@@ -45,6 +45,7 @@ from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, new_code, token_file
 from proxy.store import open_store, try_store
 from proxy.store.base import StoreError
+from proxy.tokens.counter import Tokenizers
 from proxy.upstream.choice import destinations, shown, taking_credentials
 
 _log = logging.getLogger(LOGGER)
@@ -71,6 +72,7 @@ _SHARED_CREDENTIALS = (
     " Set api_key, or takes_credentials = false for those that need no key"
 )
 _FIRST_KEY = "models: a key of the operator, where the settings had none, needs a new start of the proxy"
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # the client library reads this variable when it is imported
 NOT_STARTED = 3
 
 
@@ -86,7 +88,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would give a key away or split sessions."""
-    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)  # another program's metrics would be shown among ours
+    os.environ.pop(_METRICS, None)  # another program's metrics would be shown among ours
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server logs it; workers begin with this too
     configured = configured_url()
     settings = settings_from(arguments)
@@ -114,21 +116,26 @@ def _with_admin_at(settings: Settings, port: int) -> Settings:
 def _serve(settings: Settings, sockets: list[socket.socket], reread: Rereading) -> int:
     """Serves with one process, or with several that share the sockets.
 
-    A worker that dies is replaced, unless it could not start. Several have a directory for their metrics.
+    A worker that dies is replaced, unless it could not start. Several have a directory for their metrics, and share the
+    memory of the tokenizer where they can.
     """
-    from proxy.app import server_config
-    from proxy.telemetry import SHARED, forget_worker
-
-    config = server_config(settings, reread)
     port = sockets[0].getsockname()[1]
     announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, _admin_url(settings, port))}"
     if settings.workers == 1:
-        server = AnnouncedServer(config, partial(print, announced, flush=True))
+        from proxy.app import server_config
+
+        server = AnnouncedServer(server_config(settings, reread), partial(print, announced, flush=True))
         server.run(sockets)
         return OK if server.started else NOT_STARTED
     print(announced, flush=True)
     with TemporaryDirectory(prefix="condenser-") as shared:
-        os.environ[SHARED] = shared
+        os.environ[_METRICS] = shared
+        from proxy.app import server_config
+        from proxy.telemetry import forget_worker
+
+        config = server_config(settings, reread)
+        if FORKS:
+            Tokenizers(settings.tokenizer.ranks_dir).encoder().load()
         return OK if Supervisor(config, sockets, forget_worker).run() else NOT_STARTED
 
 

@@ -7,6 +7,9 @@ status is 0 in any case.
 
 SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for
 all workers, and sends each one what it has read, so that they never differ.
+
+On Linux workers are forks, and share the memory of what the supervisor has loaded. It must then run no thread and no
+event loop when it starts one. Elsewhere they are new processes: macOS' own libraries do not survive a fork.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +44,8 @@ CUTTING = 2.0  # seconds in which cancelled replies must end
 RESTART_PAUSE = 0.5  # seconds until a worker takes the place of one that has ended, which may have ended at once
 _TICK = 0.05
 _OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
-_SPAWN = get_context("spawn")
+_PROCESSES = get_context("fork") if sys.platform == "linux" else get_context("spawn")
+FORKS = _PROCESSES.get_start_method() == "fork"
 _log = logging.getLogger(LOGGER)
 
 
@@ -173,8 +178,16 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_TICK)
 
 
-def _serve(config: ServerConfig, sockets: list[socket.socket], supervisor: Connection) -> None:
-    """What a worker process does."""
+def _serve(
+    config: ServerConfig, sockets: list[socket.socket], supervisor: Connection, inherited: Sequence[Connection]
+) -> None:
+    """What a worker process does; `inherited` are the supervisor's own ends of pipes, which a fork has copied."""
+    for each in inherited:
+        each.close()
+    # Those of the supervisor would end the other workers. uvicorn sets its own when it serves.
+    for sig in (signal.SIGTERM, *_OF_TERMINALS):
+        signal.signal(sig, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     Server(config, supervisor).run(sockets)
 
 
@@ -188,7 +201,7 @@ class Supervisor:
     def __init__(self, config: ServerConfig, sockets: list[socket.socket], on_end: Callable[[int], None]) -> None:
         self._config, self._sockets, self._on_end = config, sockets, on_end
         self._workers: dict[BaseProcess, Connection] = {}  # each with what sends it settings
-        self._hangups, self._hang_up = _SPAWN.Pipe(duplex=False)
+        self._hangups, self._hang_up = _PROCESSES.Pipe(duplex=False)
         self._is_ending = False
 
     def run(self) -> bool:
@@ -197,6 +210,8 @@ class Supervisor:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._on_signal)
         has_started = True
+        gc.collect()
+        gc.freeze()  # a worker's collector leaves alone, and so shared, what there is now
         self._start(self._config.workers)
         if self._is_ending:  # a signal came while they were started
             self._end(signal.SIGTERM)
@@ -220,17 +235,23 @@ class Supervisor:
         return has_started
 
     def _start(self, number: int) -> None:
-        """Starts workers with these signals blocked: a terminal sends them to all processes, and they are passed on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
+        """Starts workers with signals blocked.
+
+        Those of a terminal stay so, because it sends them to all processes, and they are passed on; SIGTERM does until
+        a worker has handlers of its own.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, *_OF_TERMINALS))
         try:
             for _ in range(number):
-                received, sent = _SPAWN.Pipe(duplex=False)
-                worker = _SPAWN.Process(target=_serve, args=(self._config, self._sockets, received))
+                received, sent = _PROCESSES.Pipe(duplex=False)
+                inherited = (self._hangups, self._hang_up, sent, *self._workers.values()) if FORKS else ()
+                arguments = self._config, self._sockets, received, inherited
+                worker = _PROCESSES.Process(target=_serve, args=arguments)
                 worker.start()
                 received.close()
                 self._workers[worker] = sent
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_TERMINALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, *_OF_TERMINALS))
 
     def _read_again(self) -> None:
         self._hangups.recv_bytes()

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
@@ -54,13 +54,16 @@ def counted(url: str) -> float:
 
 
 def workers(process: subprocess.Popen[bytes]) -> set[int]:
-    """The worker processes of a proxy; the interpreter has one more, which is none of them."""
-    found = set[int]()
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        with suppress(OSError):  # it has ended
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(int(pid))
-    return found
+    """The worker processes of a proxy."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return {int(pid) for pid in children}
+
+
+def shared_part(pid: int) -> float:
+    """How much of the memory of a process others have too."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    size = {row[0]: int(row[1]) for row in rows}
+    return (size["Shared_Clean:"] + size["Shared_Dirty:"]) / size["Rss:"]
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -87,6 +90,7 @@ def test_workers_share_port_and_sessions_and_one_that_dies_is_replaced(
             assert found == [{here}, {there}], path
         upstream.reply(stream(FIRST, Signal()))
         dead, other = workers(process)
+        assert min(shared_part(dead), shared_part(other)) > 0.5
         os.kill(dead, signal.SIGKILL)
         await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
         assert other in workers(process)

@@ -142,7 +142,7 @@ def bodies(count: int, words: int) -> list[Mapping[str, object]]:
     return [{"role": "user", "content": "word " * (words + n)} for n in range(count)]
 
 
-async def counts(pool: CountingPool, counter: ChatCounter, messages: list[Mapping[str, object]]) -> list[int]:
+async def counts(pool: CountingPool, counter: Counter, messages: list[Mapping[str, object]]) -> list[int]:
     return [count.tokens for count in await pool.messages(counter, messages)]
 
 
