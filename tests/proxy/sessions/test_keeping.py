@@ -109,7 +109,7 @@ async def forked(shared: str, most: int) -> AsyncIterator[tuple[Sessions, StoreK
 
 
 async def test_a_fork_inherits_what_it_may_not_store() -> None:
-    async with forked(SHARED, most=3_600) as (sessions, fork):
+    async with forked(SHARED, most=3_100) as (sessions, fork):
         for length in (3, 5):
             await settled(sessions, f"{SHARED[:-1]}{'12345'[:length]}")
         assert sorted(await sessions.texts(fork)) == [*"12345"]

@@ -1,7 +1,9 @@
 """Stored values: compressed and read back; those of newer versions are a miss, and broken ones are reported."""
 
+import json
 import random
 import sys
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -28,6 +30,24 @@ UNKNOWN = b"\xc1\x07whatever"
 def test_a_value_comes_back_and_grows_by_two_bytes_at_most(data: bytes) -> None:
     assert decompress(compress(data)) == data
     assert len(compress(data)) <= len(data) + 2
+
+
+def test_one_turn_of_a_conversation_is_compressed() -> None:
+    turn = block_of(
+        "Which of the two beds gets more sun after noon, and can the tomatoes go there in May? The old plan had them"
+        " by the wall, next to the water barrel, but last year half of them got blight, I think from the splashing.",
+        "The south bed. It has sun from eleven to six once the hedge is cut, and the wall keeps the night frost away."
+        " Plant them two hand widths apart, give each a stake, and water the soil, not the leaves: blight needs wet"
+        " leaves. If you want to be safe, choose a variety that resists it, and take off the lowest leaves in June.",
+    )
+    assert len(turn) < 1_000
+    assert len(compress(turn)) < 0.75 * len(turn)
+
+
+def block_of(question: str, answer: str) -> bytes:
+    messages = [json.dumps({"role": "user", "content": question}), json.dumps({"role": "assistant", "content": answer})]
+    digests = [sha256(message.encode()).hexdigest()[:32] for message in messages]
+    return json.dumps({"v": 2, "from": digests[0][::-1], "digests": digests, "messages": messages}).encode()
 
 
 def test_odd_values_are_neither_mistaken_nor_packed() -> None:
