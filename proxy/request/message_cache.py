@@ -6,6 +6,9 @@ If a new body continues with the bytes of the expected next message, it contains
 value begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested
 or counted again. If the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
+A long list is not compared message by message. The cache keeps the last body that began with the same two messages, and
+compares all that followed them in it, but for the newest, at once (`Run`).
+
 New messages are parsed in chunks: each chunk is decoded from UTF-8 as one text, and the event loop may run after it.
 Chunks grow while all that they hold is new.
 
@@ -21,7 +24,7 @@ import asyncio
 import re
 from codecs import utf_8_decode
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
@@ -36,6 +39,11 @@ from strategies.core.parsing import decode, loads
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
 """Maximum number of tenants whose first message is remembered; the first message of any other is parsed."""
+MIN_RUN = 32  # messages that a list has at least if they are compared at once
+_HEAD = 2  # messages that lists have in common only if they are of one conversation, as a rule
+_NEWEST = 8  # messages at the end of a list that are compared one by one: clients rewrite some of them, or mark them
+_RUNS = 4  # a body that would take more than 1 / _RUNS of the cache is not kept
+_USES = 16  # requests, of which one marks all messages of a run as used, and the others only those around it
 MIN_ENTRIES = 16  # a message that would take more than 1 / MIN_ENTRIES of the cache is not kept
 ENTRY_BYTES = 1_250  # about the bytes of memory that a kept message takes besides its own
 
@@ -53,7 +61,7 @@ class Element:
 
     __slots__ = (
         *("__weakref__", "_value", "cost", "data", "endpoint", "is_text"),
-        *("messages", "owner", "role", "successor"),
+        *("messages", "owner", "role", "run", "successor"),
     )
 
     data: bytes
@@ -63,7 +71,8 @@ class Element:
     is_text: bool  # whether its content is text only, so that its bytes bound its tokens
     messages: dict[str, Message]  # the messages read from it, by the name of the counter that counted their tokens
     successor: ref[Element] | None  # the element that came next in the last body that had both
-    cost: int  # bytes of memory that keeping it takes; 0 if it is not in the cache
+    run: Run | None  # what came after it the last time, if it is the last of the head of a long list
+    cost: int  # bytes of memory that keeping it and its run takes; 0 if it is not in the cache
 
     def __init__(self, data: bytes, value: Mapping[str, Any], endpoint: Endpoint, owner: str = "") -> None:
         """Raises `MalformedElement` if the value is no message."""
@@ -72,7 +81,7 @@ class Element:
         self.endpoint = endpoint
         self.owner = owner
         self.messages = {}
-        self.successor = None
+        self.successor = self.run = None
         self.cost = 0
         self._value: Mapping[str, Any] | None = value
 
@@ -101,6 +110,22 @@ class Element:
         self._value = None
 
 
+class Run:
+    """Messages that follow the head of a list, and their bytes with all between them: a part of a body that is kept."""
+
+    __slots__ = ("data", "elements", "size", "uses")
+
+    def __init__(self, body: bytes, at: int, end: int, elements: Sequence[Element]) -> None:
+        self.data = memoryview(body)[at:end]  # a view of the body, so that nothing is copied
+        self.size = len(body)
+        self.elements = elements
+        self.uses = 0  # requests with it, modulo `_USES`
+
+    def is_in(self, elements: Sequence[Element]) -> bool:
+        end = _HEAD + len(self.elements)
+        return len(elements) > end and elements[end - 1] is self.elements[-1]
+
+
 class ElementArray(NamedTuple):
     elements: list[Element]
     end: int  # the index just after the last element and the white space that follows it
@@ -125,7 +150,7 @@ class MessageCache:
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
-        array = ElementArray([], at)
+        array, begin = ElementArray([], at), at
         guess = self._first.get(owner)
         first = guess() if guess else None
         if first is not None and data.startswith(first.data, at):
@@ -155,8 +180,8 @@ class MessageCache:
             at = end if end > begun else at  # else the chunk was too short
             is_known = end > begun and array.elements[-1].successor is not None
             width = _FIRST_CHUNK if is_known else min(width * _GROWTH, _CHUNK)
-        if array.elements[0] is not first:
-            self._first.put(owner, ref(array.elements[0]))
+        if array.elements[0] is not first or len(array.elements) >= MIN_RUN:
+            self._expect(owner, data, begin, at, array.elements)
         space = _SPACE.match(data, at)
         return array._replace(end=space.end() if space else at)
 
@@ -207,19 +232,58 @@ class MessageCache:
         Returns the index just after the last one.
         """
         starts, width, elements = data.startswith, len(joint), array.elements
-        guess = elements[-1].successor
-        while guess is not None:
-            element = guess()
+        last = elements[-1]
+        while True:
+            if (run := last.run) is not None and len(elements) == _HEAD:
+                if starts(run.data, at):
+                    elements += run.elements
+                    at += len(run.data)
+                    last = elements[-1]
+                else:
+                    self._drop_run(last)
+            guess = last.successor
+            element = guess() if guess is not None else None
             if element is None or not (starts(joint, at) and starts(element.data, at + width)):
-                break
+                return at
             elements.append(element)
             at += width + len(element.data)
-            guess = element.successor
-        return at
+            last = element
 
-    def keep(self, elements: Iterable[Element]) -> None:
+    def _expect(self, owner: str, data: bytes, at: int, end: int, elements: Sequence[Element]) -> None:
+        """Expects the owner's next list to begin as this one, which is in `data` from `at` to `end`.
+
+        If it is long, the body is kept for what follows the head, unless one is that does nearly as well.
+        """
+        self._first.put(owner, ref(elements[0]))
+        if len(elements) < MIN_RUN:
+            return
+        first, head = elements[:_HEAD]
+        known = len(head.run.elements) if head.run is not None and head.run.is_in(elements) else 0
+        if len(elements) < _HEAD + known + 2 * _NEWEST or not head.cost or len(data) > self._max_bytes // _RUNS:
+            return
+        joint = _JOINT.match(data, at + len(first.data))
+        assert joint is not None
+        for element in elements[: -_NEWEST - 1 : -1]:
+            end = data.rindex(b"}", at, end - len(element.data)) + 1  # where the message before it ends
+        self._drop_run(head)
+        head.run = Run(data, joint.end() + len(head.data), end, elements[_HEAD:-_NEWEST])
+        head.cost += len(data)
+        self.size += len(data)
+
+    def _drop_run(self, head: Element) -> None:
+        if head.run is not None:
+            self.size -= head.run.size
+            head.cost -= head.run.size
+            head.run = None
+
+    def keep(self, elements: Sequence[Element]) -> None:
         """Adds elements to the cache, or marks them as used now."""
         use = self._by_use.move_to_end
+        run = elements[_HEAD - 1].run if len(elements) >= MIN_RUN else None
+        if run is not None and run.is_in(elements):
+            run.uses = (run.uses + 1) % _USES
+            if run.uses != 1:  # the run itself keeps the others, even if they are dropped here meanwhile
+                elements = (*elements[:_HEAD], *elements[_HEAD + len(run.elements) :])
         for element in elements:
             if kept := element if element.cost else self.kept.get((element.owner, element.data)):
                 use(kept)
@@ -243,7 +307,7 @@ class MessageCache:
         element, _ = self._by_use.popitem(last=False)
         self.kept.pop((element.owner, element.data), None)
         self.size -= element.cost
-        element.cost = 0
+        element.cost, element.run = 0, None
 
 
 def _name(array: ElementArray, tally: Tally) -> str:

@@ -2,7 +2,9 @@
 
 import gc
 import json
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -209,3 +211,32 @@ def test_messages_in_use_are_not_evicted() -> None:
         body = read_and_kept(body_bytes(LONG[: MANY + 1]), cache)
     assert same_objects(body.elements, elements)
     assert all(each.cost for each in elements)
+
+
+def test_a_list_that_goes_on_costs_as_little_however_long_it_is() -> None:
+    assert calls_of_a_turn(LONG * 6) < calls_of_a_turn(LONG) + 10
+    # The body that is kept for it gives way first where there is no room.
+    cache = MessageCache(max_bytes=2 * len(LONG) * (ENTRY_BYTES + 40))
+    for number in range(4 * len(LONG)):
+        read_and_kept(body_bytes(LONG), cache) if number < 3 else kept(cache, [user(f"another {number}")])
+    assert all(element.run is None for element in cache.kept.values())
+
+
+def calls_of_a_turn(messages: list[Any]) -> int:
+    """The calls of functions, written in C or Python, for the fourth turn of a conversation that begins with these."""
+    cache, calls = MessageCache(), 0
+
+    def note(_frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    distinct = [user(f"{number} {each['content']}") for number, each in enumerate(messages)]
+    for turn in range(4):
+        data = body_bytes([*distinct, *(user(f"turn {number}") for number in range(2 * turn))])
+        if turn == 3:
+            sys.setprofile(note)
+        try:
+            read_and_kept(data, cache)
+        finally:
+            sys.setprofile(None)
+    return calls
