@@ -25,6 +25,7 @@ from proxy.http.encodings import decoded
 from proxy.http.headers import encoding_of, is_event_stream
 from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
 from proxy.upstream import UpstreamReply
+from proxy.upstream.forwarding import ForwardedReply
 from proxy.values import json_or_none
 
 MAX_HELD = 256 * 1024  # bytes
@@ -92,8 +93,15 @@ class BufferedReply:
     async def _hold_one_more(self, deadline: float | None) -> bool:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
         if self._next is None:
+            # Most bodies come with the head. A task is for those only that must be waited for.
+            arrived = self._reply.arrived() if isinstance(self._reply, ForwardedReply) else b""
+            if arrived is None:
+                return False
+            if arrived:
+                self._held.append(arrived)
+                return True
             self._next = asyncio.ensure_future(_next_chunk(self._chunks))
-            await asyncio.sleep(0)  # the task's first step returns bytes that came in with the head
+            await asyncio.sleep(0)  # its first step returns what other replies have already
         if not self._next.done():
             left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0)
             await asyncio.wait({self._next}, timeout=left)

@@ -164,6 +164,13 @@ class ForwardedReply:
         """The body's bytes as they arrive; bytes that were received together are one chunk."""
         return _Chunks(self._response.content)
 
+    def arrived(self) -> bytes | None:
+        """What has come of the body, which `chunks` then leaves out; b"" if nothing has, None if nothing more will."""
+        content = self._response.content
+        if content.exception() is not None:
+            return b""  # `chunks` raises it
+        return None if content.at_eof() else content.read_nowait()
+
     async def close(self) -> None:
         """Ends the call. A connection still in use is aborted: an orderly close would wait for the other side."""
         connection = self._response.connection

@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
 
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
+from proxy.reply.opening import open_reply
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest, forwarding
 from tests.support.signals import BOUND
@@ -108,6 +111,22 @@ async def read(reply: UpstreamReply) -> bytes:
     body = b"".join([chunk async for chunk in reply.chunks()])
     await reply.close()
     return body
+
+
+async def test_the_beginning_of_a_reply_that_came_with_its_head_is_looked_at_without_a_task() -> None:
+    async with serving([OK]) as (_, upstream):
+        reply = await upstream.send(post())
+        tasks = asyncio.all_tasks()
+        made: list[object] = []
+
+        def make(loop: asyncio.AbstractEventLoop, steps: Any, **named: Any) -> asyncio.Task[Any]:
+            made.append(steps)
+            return asyncio.Task(steps, loop=loop, **named)
+
+        asyncio.get_running_loop().set_task_factory(make)
+        opened = await open_reply(CHAT_ENDPOINT, reply, holds=True)
+        assert (made, asyncio.all_tasks()) == ([], tasks)
+        assert await read(opened.reply) == b"ok"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
