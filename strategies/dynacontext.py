@@ -7,8 +7,8 @@ docs/internals/faithful.md lists where this departs from the two source document
 A vote costs as much as several requests. So the judges see a compact history without the bodies of tool results, and no
 vote is held before there is something new to judge, or if a YES could change nothing.
 
-The record must be in exactly one `<summary>` tag. If an answer lacks it, or may not stand for history, the model is
-asked again, up to three times in all. Memory cards are outside the tag, in a block of their own.
+The record must be in a `<summary>` tag. If an answer lacks it, or may not stand for history, the model is asked again,
+up to three times in all. Memory cards are outside the tag, in a block of their own.
 
 After a vote, the record may have at most half of the tokens that it stands for. So it is known before a vote whether
 every acceptable record would shrink the view by enough. If not, no vote is held.

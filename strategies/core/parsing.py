@@ -99,6 +99,15 @@ def tag_contents(text: str, name: str) -> Iterator[str]:
         yield text[start + len(name) + 2 : end - len(name) - 3]
 
 
+def last_tag_content(text: str, name: str) -> str | None:
+    """The text inside the last pair of tags; None if there is no pair.
+
+    Prose before the pair may name the tag: of several opening tags, the pair has the last one that begins a line.
+    """
+    *_, content = (None, *tag_contents(text, name))
+    return content and re.split(rf"(?m)^[ \t]*<{name}>", content)[-1]
+
+
 def without_tags(text: str, name: str) -> str:
     parts, read_to = [], 0
     for start, end in _pairs(text, name):

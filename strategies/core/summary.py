@@ -16,11 +16,12 @@ extra call: if the history fits into one prompt only without them, they are not 
 History must never be replaced by rubbish, so `accept` decides which answers may stand for it. An answer is accepted if
 the model stopped by itself and called no tool, and if its record
 
-- has the form that was asked for: it stands in one `<summary>` tag or in a JSON object, or begins with a heading that
-  was asked for,
+- has the form that was asked for: what stands in the last pair of `<summary>` tags, or in a JSON object. An answer that
+  should be JSON and cannot be read as such is the record itself, if it is prose,
 - is neither a refusal nor an echo of the prompt, nor nothing but code or JSON,
 - is within its cap and smaller than the history that it stands for,
-- says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
+- says something: it is no report of a failure, no placeholder, no list of empty sections, and no crumb of its span. A
+  section that is missing is no failure.
 
 Problems with memory cards never cost the record: a broken or truncated list of cards is left out.
 """
@@ -31,7 +32,7 @@ import json
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
@@ -42,7 +43,7 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import WIDEST, Limits, break_fences, in_one, in_parts, originals
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.messages import TokenCounter
-from strategies.core.parsing import tag_contents, without_thoughts
+from strategies.core.parsing import last_tag_content, without_thoughts
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import ledger_caps, ledger_tokens, next_ledger, previous_text, text_room
 from strategies.core.transcript import Transcript
@@ -72,13 +73,10 @@ _FAILURES = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _REFUSAL_TOKENS = 80
-LONG_SPAN = 500
-MIN_TOKENS = 12  # a record with fewer tokens than this says nothing about a history of more than `LONG_SPAN` tokens
-LEAST_SHARE = 1 / 200  # nor does one with a smaller share of the history's tokens
-LEAST_OF_CAP = 1 / 8  # but one with this share of its cap does, because results of tools may hold little
+LEAST_SHARE, LEAST_TOKENS = 1 / 50, 40
+"""A record with fewer tokens than this share of its span, or than this many, says next to nothing about it."""
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
-_ASKED_HEADING = re.compile(r"(?m)^([^\W\d][^:：\n]{0,39})[:：][ \w]")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 _PLACEHOLDERS = re.compile(
     "(?:na|none|noneyet|null|nil|nothing|nothingyet|empty|unknown|tbd|todo|record|summary|contextsummary|placeholder"
@@ -102,19 +100,21 @@ class ParsedAnswer(NamedTuple):
 
 AnswerReader = Callable[[str], ParsedAnswer]
 
-_FENCED = re.compile(r"(?>```\w*\s*?\n)(.*)```", re.DOTALL)
 _BLOCK = re.compile(r"<memory>\s*(?:```\w*\s*)?(?=[\[{])", re.IGNORECASE)
 _EMPTY_BLOCK = re.compile(r"<memory>[^<]{0,80}</memory>\s*\Z", re.IGNORECASE)
 _CLOSED = re.compile(r"</memory>", re.IGNORECASE)
-_SUMMARY = re.compile(r'\s*(?:```\w*\s*)?\{\s*"summary"\s*:\s*(?=")')
-_NEXT_MEMBER = re.compile(r'\s*,\s*"')
-_DECODER = json.JSONDecoder()
+_OBJECT = re.compile(r'(?<![^\s`:：])\{(?=\s*")')
+_MOST_OBJECTS = 16  # the maximum number of places at which an object is looked for, since each may be read to its end
+_SUMMARY = re.compile(r'(?<![^\s`:：])\{\s*"summary"\s*:\s*(?=")')
+_NEXT_MEMBER = re.compile(r'\s*,\s*(?:"|\})')
+_PIECE_OF_JSON = re.compile(r"""["']summary["']\s*:|^\s*(?:```\w*\s*)?[\[{]\s*(?:["'\[{\]}]|\Z)""", re.MULTILINE)
+_DECODER = json.JSONDecoder(strict=False)  # models write line breaks into strings
 
 
 def read_plain_answer(text: str) -> ParsedAnswer:
-    """Reads the record in an answer's only `<summary>` tag, and its cards: a JSON list in a `<memory>` block.
+    """Reads the record in an answer's last pair of `<summary>` tags, and its cards: a JSON list in a `<memory>` block.
 
-    A block is never part of the record, even if it cannot be parsed. An answer with no tag or several is malformed.
+    A block is never part of the record, even if it cannot be parsed. An answer without tags is malformed.
     """
     opened, is_complete = _BLOCK.search(text), False
     cards: tuple[MemoryCard, ...] = ()
@@ -127,38 +127,57 @@ def read_plain_answer(text: str) -> ParsedAnswer:
             listed, end = None, opened.end()
         after = _CLOSED.split(text[end:], maxsplit=1)[1:]
         text, cards, is_complete = "".join((text[: opened.start()], *after)), read_cards(listed), True
-    records = list(tag_contents(text, "summary"))
-    if len(records) != 1:
+    record = last_tag_content(text, "summary")
+    if record is None:
         return ParsedAnswer(text, cards, well_formed=False)
-    return ParsedAnswer(records[0], cards, is_complete=is_complete)
+    return ParsedAnswer(record, cards, is_complete=is_complete)
 
 
 def read_json_answer(text: str) -> ParsedAnswer:
-    """Reads an answer that is a JSON object with `summary` and `memories`, bare or in a code fence.
+    """Reads the first JSON object with a `summary` in an answer, whatever stands around it, and its `memories`.
 
-    If the JSON breaks off after the summary, the summary is still used. Any other text is read as a plain answer.
+    If the JSON breaks off after the summary, the summary is still used. Any other text is read as a plain answer, and
+    is the summary itself if it is prose.
     """
-    fenced = _FENCED.fullmatch(text.strip())
-    try:
-        answer = json.loads(fenced.group(1) if fenced else text)
-    except (ValueError, RecursionError):
-        complete = _summary_of_broken(text)
-        return read_plain_answer(text) if complete is None else ParsedAnswer(complete, is_complete=True)
-    if not (isinstance(answer, dict) and isinstance(answer.get("summary", 0), str | None)):
-        return ParsedAnswer(text, well_formed=False)
-    return ParsedAnswer(answer["summary"] or "", read_cards(answer), is_complete=True)
+    for opened in islice(_OBJECT.finditer(text), _MOST_OBJECTS):
+        try:
+            found, _ = _DECODER.raw_decode(text, opened.start())
+            if "summary" in found:
+                return ParsedAnswer(_text_of(found["summary"]), read_cards(found), is_complete=True)
+        except (ValueError, RecursionError):
+            continue
+    complete = _summary_of_broken(text)
+    if complete is not None:
+        return ParsedAnswer(complete, is_complete=True)
+    answer = read_plain_answer(text)
+    return answer._replace(well_formed=answer.well_formed or not _PIECE_OF_JSON.search(answer.record))
+
+
+def _text_of(value: object) -> str:
+    """A JSON value as text: an object's members under their names, a list's entries as a list."""
+    if isinstance(value, dict):
+        sections = {str(name).replace("_", " ").strip(): _text_of(each) for name, each in value.items()}
+        return "\n".join(_section(name, text) for name, text in sections.items() if text)
+    if isinstance(value, list):
+        return "\n".join(f"- {text}" for text in map(_text_of, value) if text)
+    return "" if value is None else str(value)
+
+
+def _section(name: str, text: str) -> str:
+    gap = "\n" if "\n" in text or text.startswith("- ") else " "
+    return f"{name[:1].upper()}{name[1:]}:{gap}{text}"
 
 
 def _summary_of_broken(text: str) -> str | None:
     """The summary in an object that cannot be parsed, if the summary is complete and another member follows it."""
-    opened = _SUMMARY.match(text)
+    opened = _SUMMARY.search(text)
     if opened is None:
         return None
     try:
         summary, end = _DECODER.raw_decode(text, opened.end())
     except ValueError:
         return None
-    return summary if _NEXT_MEMBER.match(text, end) else None
+    return str(summary) if _NEXT_MEMBER.match(text, end) else None
 
 
 class AskedRecord(NamedTuple):
@@ -206,26 +225,12 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
         return "summary-refused"
     if _FENCE.search(record) or (len(record) > _ECHO and record[:_ECHO] in instructions):
         return "summary-echo"
-    least = max(MIN_TOKENS, min(question.span_tokens * LEAST_SHARE, question.cap * LEAST_OF_CAP))
-    is_tiny = tokens < least and question.span_tokens > LONG_SPAN
-    if is_tiny or (tokens < _REFUSAL_TOKENS and _FAILURES.match(record)) or _is_blank_form(record):
+    is_crumb = tokens < min(question.span_tokens * LEAST_SHARE, LEAST_TOKENS)
+    if is_crumb or (tokens < _REFUSAL_TOKENS and _FAILURES.match(record)) or _is_blank_form(record):
         return "summary-empty"
-    if not (parsed.well_formed or _begins_as_asked(record, instructions)):
+    if not parsed.well_formed:
         return "summary-untagged"
     return "summary-not-prose" if _NOT_PROSE.fullmatch(record) else ""
-
-
-def _begins_as_asked(record: str, instructions: str) -> bool:
-    """Whether a record begins with one of the headings that the instructions list, as in "Goal: …"."""
-    headings, first = tuple(_ASKED_HEADING.findall(instructions)), record.partition("\n")[0]
-    return bool(headings) and _heading_line(headings).fullmatch(first) is not None
-
-
-@cache
-def _heading_line(headings: tuple[str, ...]) -> re.Pattern[str]:
-    """A line that begins with a heading, in Markdown or not."""
-    names = "|".join(map(re.escape, headings))
-    return re.compile(rf"\s*(?:#{{1,6}}\s*|\*\*)?(?:{names})(?:\*\*)?\s*(?:[:：].*|$)", re.IGNORECASE)
 
 
 def _is_blank_form(record: str) -> bool:

@@ -19,10 +19,16 @@ from tests.support.transcripts import WORDS
 T = TypeVar("T")
 Reply = Callable[[Effect], Result]
 
-RECORD = "Goal: mend the parser.\nDone: src/a.py was read.\nOpen: run the tests."
+RECORD = (
+    "Goal: mend the parser.\nDone: src/a.py was read. It loses the last line of a file without a line break, because"
+    " the lexer counted that line twice.\nOpen: run the tests."
+)
 
 
-FORGETFUL = "<summary>The work goes on. Nothing of note was said by anybody so far.</summary>"
+FORGETFUL = (
+    "<summary>The work goes on, one step after the other, as such work does. Nothing of note was said by anyone so far,"
+    " and nothing that was asked or answered on the way seems to matter for whatever may come next in it.</summary>"
+)
 
 
 def good(effect: Effect) -> Result:

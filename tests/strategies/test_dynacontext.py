@@ -142,7 +142,15 @@ def test_within_a_turn_the_newest_round_is_the_tail_and_stays() -> None:
 
 
 def test_the_tail_ends_at_a_message_of_the_user() -> None:
-    bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
+    bodies = [
+        user("go"),
+        *step(0, 80),
+        *step(1, 80),
+        user("and?"),
+        assistant("one"),
+        assistant("two"),
+        assistant("three"),
+    ]
     assert sources(voted(bodies)) == [0, None, 5, 7, 8]
     assert metadata_of(bodies)["tail_exclusion_count"] == 2
     assert sources(voted(bodies, exclude_tail_max=5)) == [0, None, 5, 6, 7, 8]
@@ -216,7 +224,15 @@ def test_a_verdict_on_what_is_condensed_already_leads_to_nothing() -> None:
 
 
 def test_the_context_limit_leaves_no_tail() -> None:
-    bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
+    bodies = [
+        user("go"),
+        *step(0, 80),
+        *step(1, 80),
+        user("and?"),
+        assistant("one"),
+        assistant("two"),
+        assistant("three"),
+    ]
     assert sources(at_limit(bodies)) == [0, None, 5, 8]
     metadata = metadata_of(bodies, newer=None)
     assert (metadata["trigger"], metadata["hard_trigger"]) == ("condensation_request", True)

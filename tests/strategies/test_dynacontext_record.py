@@ -39,7 +39,6 @@ def answering(*answers: Result) -> tuple[list[Ask], Any]:
         Answer(TEXT),
         Answer(f"<summary>{TEXT}"),
         Answer(f"<SUMMARY>{TEXT}</SUMMARY>"),
-        Answer(f"<summary>{TEXT}</summary><summary>{TEXT}</summary>"),
         Answer("<summary></summary>"),
         Answer(f"<summary>{words(1_900)}</summary>"),
         Answer(f"<summary>{TEXT}</summary>", finish_reason="length"),

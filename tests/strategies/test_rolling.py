@@ -12,7 +12,7 @@ from strategies.core.effects import Answer, Ask, Effect
 from strategies.core.errors import AnswerRefused
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal
-from strategies.core.plan import Plan
+from strategies.core.plan import Plan, apply
 from strategies.core.protocol import Marking, SessionFacts
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
 from strategies.core.requirement import Requirement
@@ -26,7 +26,10 @@ from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, s
 
 BUDGET = Budget.of(4_000)
 ROOMY = replace(Budget.of(4_000), prompt_window=16_000)
-SUMMARY = "Goal: a garden.\nConstraints: never water at noon.\nDecisions: ten beds, and roses in the first."
+SUMMARY = (
+    "Goal: a garden.\nConstraints: never water at noon.\nDecisions: ten beds, and roses in the first, because it has"
+    " the most sun; the soil of the second is changed before anything is planted in it, since it is too wet."
+)
 CARDS = [
     {"content": "The garden has ten beds.", "type": "fact", "tags": ["garden"]},
     {"content": "Never water at noon.", "type": "constraint", "role": "user"},
@@ -192,16 +195,28 @@ def test_cards_come_with_the_plan_and_those_from_tools_are_no_rules() -> None:
     ]
 
 
-GARDEN = "Goal: a garden of ten beds. Decisions: roses in the first of them."
+GARDEN = (
+    "Goal: a garden of ten beds. Decisions: roses in the first of them, because it has the most sun, and herbs in the"
+    " second, whose soil was changed. The other eight are dug in the order of the plan, two of them on each day."
+)
 
 
 @pytest.mark.parametrize(
     "answer",
-    [f"So far: {GARDEN}", f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}'],
+    [f'{{"summary": "{GARDEN}"', f'["{GARDEN}"]', f'{{"goal": "{GARDEN}", "memories": []}}'],
 )
 def test_what_is_no_such_json_is_refused(answer: str) -> None:
     with pytest.raises(AnswerRefused, match="summary-untagged"):
         plan(view_of(chat(30, size=100)), answer)
+
+
+def test_a_text_that_is_no_json_is_the_summary() -> None:
+    view = view_of(chat(30, size=100))
+    assert previous_text(apply(view, plan(view, f"So far: {GARDEN}"))) == f"So far: {GARDEN}"
+    with pytest.raises(AnswerRefused, match="summary-refused"):
+        plan(view, "I'm sorry, but I cannot write this summary.")
+    with pytest.raises(AnswerRefused, match="summary-empty"):
+        plan(view, "The team asked what to do about some pages this week.")
 
 
 def test_cards_of_all_parts_of_a_long_history_are_kept() -> None:
@@ -244,9 +259,11 @@ CHINESE = [
     user("接下来呢？"),
 ]
 DOCUMENT_CARD = {"content": "项目的 GPU 选型定为 A100", "type": "decision", "tags": ["GPU", "选型"], "role": "user"}
-CHINESE_ANSWER = json.dumps(
-    {"summary": "当前目标/需求: GPU 选型。\n决策: 定为 A100。", "memories": [DOCUMENT_CARD]}, ensure_ascii=False
+CHINESE_SUMMARY = (
+    "当前目标/需求: GPU 选型。\n决策: 定为 A100，因为 H100 超出十万的预算。\n"
+    "待办/下一步: 先运行 train_0.py 到 train_19.py，再比较两种显卡的训练时间。"
 )
+CHINESE_ANSWER = json.dumps({"summary": CHINESE_SUMMARY, "memories": [DOCUMENT_CARD]}, ensure_ascii=False)
 
 
 def test_a_chinese_conversation_is_asked_about_in_chinese() -> None:
@@ -264,7 +281,7 @@ def test_chinese_summaries_and_cards_come_in_chinese() -> None:
     (piece,) = [each for each in made.edits[0].pieces if isinstance(each, Literal)]
     content = json.loads(piece.raw)["content"]
     assert content.startswith("## Context Summary\n")
-    assert "当前目标/需求: GPU 选型。\n决策: 定为 A100。" in content
+    assert CHINESE_SUMMARY in content
     assert "以后都用中文回答。" in content
     (card,) = made.cards
     assert (card.content, card.type, card.tags) == ("项目的 GPU 选型定为 A100", "decision", ("GPU", "选型"))

@@ -167,7 +167,7 @@ def test_an_earlier_record_stays_in_the_rules_record() -> None:
 def test_the_metadata_has_the_documents_metrics() -> None:
     bodies = agent(60)
     view = view_of(bodies)
-    record = "Task context: mend the parser in src/a.py. Done: its tests were read and run."
+    record = f"Task context: mend the parser in src/a.py. Done: its tests were read and run. {words(30)}"
     told = plan_of(semantic(), view, ROOMY, lambda _: Answer(f"<summary>{record}</summary>", tokens=777)).metadata
     kept = len(after(bodies).items) - 1
     metrics = told["compression_metrics"]
@@ -176,7 +176,7 @@ def test_the_metadata_has_the_documents_metrics() -> None:
         "compression_ratio": metrics["compression_ratio"],
         "llm_tokens_used": 777,
     }
-    assert 0 < metrics["compression_ratio"] < 0.01
+    assert 0 < metrics["compression_ratio"] < 0.02
     assert {key: value for key, value in told.items() if key != "compression_metrics"} == {
         "events": 121,
         "target_size": 30,

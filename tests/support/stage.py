@@ -29,7 +29,10 @@ Headers = Sequence[tuple[str, str]]
 
 WINDOW = 4_096
 MODEL = "scripted-1"
-SUMMARY = "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9.\nOpen: bed 10."
+SUMMARY = (
+    "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9 were dug, planted and watered in the"
+    " order of the plan; the soil of bed 4 was changed, because it was too wet for roses.\nOpen: bed 10."
+)
 _JUDGE = prompt("judge")[:60]
 _PROMPTS = [
     prompt(name)[:40]

@@ -5,17 +5,18 @@ import pytest
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from strategies.core.parsing import without_thoughts
-from strategies.core.summary import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept, read_json_answer
+from strategies.core.summary import LEAST_TOKENS, AskedRecord, ParsedAnswer, accept, read_json_answer
 from strategies.dynacontext import FORMS
 from strategies.prompts import prompt
 from tests.support.transcripts import WORDS, words
 
 ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)
 GOOD = "Goal: mend the parser. Done: read src/a.py."
+SPAN = 200
 CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
 
 
-def parsed(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
+def parsed(answer: Answer, span: int = SPAN) -> ParsedAnswer:
     return accept(answer, AskedRecord(ASKED, 100, span, WORDS))
 
 
@@ -23,7 +24,7 @@ def tagged(text: str) -> str:
     return f"<summary>\n{text}\n</summary>"
 
 
-def record(text: str, span: int = LONG_SPAN) -> str:
+def record(text: str, span: int = SPAN) -> str:
     return parsed(Answer(tagged(text)), span).record
 
 
@@ -37,28 +38,49 @@ def test_a_record_is_accepted_without_its_tags() -> None:
     assert record(f" {GOOD}\n") == GOOD
 
 
-@pytest.mark.parametrize("name", ["summary", "semantic", "semantic-zh", "rolling", "rolling-zh"])
-def test_a_record_without_tags_is_known_by_its_first_heading(name: str) -> None:
-    instructions = prompt(name)
-    heading = {"summary": "Goal", "semantic": "Technical state", "semantic-zh": "技术状态"}.get(name, "Goal")
-    heading = "背景" if name == "rolling-zh" else heading
-    asked = AskedRecord(Ask(instructions, "…", max_tokens=200), 100, LONG_SPAN, WORDS)
-    for good in (f"{heading}: {words(20)}", f"**{heading}:** {words(20)}", f"## {heading}\n{words(20)}"):
-        assert accept(Answer(good), asked).record == good
-    for other in (f"user: {words(20)}", f"Question 1: {words(20)}", f"{words(20)}\n{heading}: {words(20)}"):
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "Here is the record:\n{}\nI hope that this helps.",
+        "I write a draft, <summary>Goal: all</summary>, and then the record.\n{}",
+        "The record goes between <summary> and </summary>:\n{}",
+        "It begins with <summary>.\n{}",
+        "<think>It goes into <summary> tags.</think>{}",
+    ],
+)
+def test_a_record_is_what_stands_in_the_last_pair_of_tags(around: str) -> None:
+    assert parsed(Answer(around.format(tagged(GOOD)))).record == GOOD
+
+
+def test_a_record_may_speak_of_its_tags() -> None:
+    text = f"{GOOD} Open: it emits <summary> twice."
+    assert record(text) == text
+
+
+@pytest.mark.parametrize("name", ["summary", "semantic", "semantic-zh"])
+def test_a_record_without_tags_is_refused_whatever_it_begins_with(name: str) -> None:
+    asked = AskedRecord(Ask(prompt(name), "…", max_tokens=200), 100, SPAN, WORDS)
+    for begins in ("Goal: ", "技术状态: ", "The clerk noted all. ", "<summary>\n"):
         with pytest.raises(AnswerRefused, match="summary-untagged"):
-            accept(Answer(other), asked)
+            accept(Answer(f"{begins}{words(40)}"), asked)
+
+
+@pytest.mark.parametrize("name", ["summary", "semantic", "rolling"])
+def test_a_record_with_few_of_the_sections_is_accepted(name: str) -> None:
+    asked = AskedRecord(Ask(prompt(name), "…", max_tokens=200), 100, SPAN, WORDS)
+    for good in (f"Goal: {words(20)}", f"The clerk noted all of it. {words(20)}"):
+        assert accept(Answer(tagged(good)), asked).record == good
 
 
 CODE = '```python\njson.dumps({"summary": "This page will be faster for new users."})\n```'
 
 
-@pytest.mark.parametrize("name", ["plain", "sections", "rolling"])
+@pytest.mark.parametrize("name", ["plain", "sections"])
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (GOOD, "summary-untagged"),
-        (tagged(GOOD) * 2, "summary-untagged"),
         (f"Noted. {words(40)}\n\nQuestion 1: Is there a question for it?", "summary-untagged"),
         (CODE, "summary-untagged"),
         (tagged(CODE), "summary-not-prose"),
@@ -67,10 +89,32 @@ CODE = '```python\njson.dumps({"summary": "This page will be faster for new user
     ],
 )
 def test_an_answer_in_another_form_is_refused_for_every_strategy(name: str, answer: str, reason: str) -> None:
-    read = read_json_answer if name == "rolling" else FORMS[name].read
     with pytest.raises(AnswerRefused) as error:
-        accept(Answer(answer), AskedRecord(ASKED, 100, LONG_SPAN, WORDS, read))
+        accept(Answer(answer), AskedRecord(ASKED, 100, SPAN, WORDS, FORMS[name].read))
     assert error.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (GOOD, ""),
+        (f"Noted. {words(40)}", ""),
+        ("I'm sorry, but I can't help with that.", "summary-refused"),
+        (ASKED.system, "summary-echo"),
+        ("So.", "summary-empty"),
+        (CODE, "summary-untagged"),
+        ("```python\nprint(1)\n```", "summary-not-prose"),
+        ('{"summary": "Goal: mend the parser. Done: "read" src/a.py.", "memories": []}', "summary-untagged"),
+        ('{"goal": "mend the parser", "done": "src/a.py was read"}', "summary-untagged"),
+    ],
+)
+def test_a_text_in_place_of_json_is_the_record_if_it_is_prose(answer: str, reason: str) -> None:
+    question = AskedRecord(ASKED, 100, SPAN, WORDS, read_json_answer)
+    if not reason:
+        assert accept(Answer(answer), question).record == answer
+        return
+    with pytest.raises(AnswerRefused, match=reason):
+        accept(Answer(answer), question)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +200,7 @@ NOTHING_SAID = [
 
 @pytest.mark.parametrize("text", NOTHING_SAID)
 def test_a_record_that_says_nothing_is_refused_as_empty(text: str) -> None:
-    assert refusal(Answer(text), span=LONG_SPAN) == "summary-empty"
+    assert refusal(Answer(text), span=SPAN) == "summary-empty"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +218,7 @@ def test_a_record_that_says_nothing_is_refused_as_empty(text: str) -> None:
     ],
 )
 def test_a_record_that_says_it_was_not_possible_is_refused(text: str) -> None:
-    assert refusal(Answer(text), span=LONG_SPAN) == "summary-refused"
+    assert refusal(Answer(text), span=SPAN) == "summary-refused"
 
 
 @pytest.mark.parametrize(
@@ -198,15 +242,10 @@ def test_a_short_record_that_only_mentions_a_failure_is_accepted(text: str) -> N
     assert record(text) == text
 
 
-def test_a_record_that_is_tiny_beside_a_long_span_is_refused() -> None:
-    tiny = words(MIN_TOKENS - 1)
-    assert record(tiny, LONG_SPAN) == tiny
-    assert refusal(Answer(tiny), LONG_SPAN + 1) == "summary-empty"
-    for least, span, cap in ((MIN_TOKENS, 2_400, 400), (50, 10_000, 1_000), (50, 200_000, 400)):
-        question = AskedRecord(ASKED, cap, span, WORDS)
-        accept(Answer(tagged(words(least))), question)
-        with pytest.raises(AnswerRefused, match="summary-empty"):
-            accept(Answer(tagged(words(least - 1))), question)
+@pytest.mark.parametrize(("span", "least"), [(500, 10), (1_300, 26), (2_000, LEAST_TOKENS), (200_000, 40)])
+def test_a_crumb_of_a_span_is_refused(span: int, least: int) -> None:
+    assert record(words(least), span) == words(least)
+    assert refusal(Answer(tagged(words(least - 1))), span) == "summary-empty"
 
 
 def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:

@@ -60,7 +60,7 @@ def first(view: View, end: int, **how: Any) -> Ask:
 
 def noted(number: int) -> str:
     """The record in the answer to a question."""
-    return f"Record {number}. {words(12)}"
+    return f"Record {number}. {words(40)}"
 
 
 class Scribe:

@@ -25,9 +25,14 @@ def test_a_code_fence_around_the_answer_is_taken_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["They talked.", '{"summary": "They', "[1, 2]", '"They talked."', '{"memories": []}', "[" * 5_000]
+    "text",
+    [
+        *('{"summary": "They', "{'summary': 'They talked.'}", '{"memories": []}', "[[1, 2]]", '["They talked."]'),
+        *("[" * 5_000, '{"a":' * 5_000, 'Here is the JSON: {"summary": "He said "no", and left."}'),
+        *("```json\n{\n", 'My record:\n{"Goal": "to talk'),
+    ],
 )
-def test_an_answer_that_is_no_such_object_is_malformed(text: str) -> None:
+def test_an_answer_that_is_a_piece_of_json_is_malformed(text: str) -> None:
     assert read_json_answer(text) == ParsedAnswer(text, well_formed=False)
 
 
@@ -79,6 +84,49 @@ def test_an_object_that_breaks_behind_its_summary_has_told_it(rest: str) -> None
     told = f'{{"summary": "They \\"talked\\".", "memories": {rest}'
 
     assert read_json_answer(told) == ParsedAnswer('They "talked".', is_complete=True)
+    assert read_json_answer(f"Here it is:\n{told}") == ParsedAnswer('They "talked".', is_complete=True)
+
+
+@pytest.mark.parametrize(
+    ("around", "memories"),
+    [
+        ("{}", True),
+        ("Here is the JSON: {}", True),
+        ("```json\n{}\n```\nI hope that this helps.", True),
+        ('As asked, in the form {{"x": 1}}:\n\n{}\n\nMore: {{"summary": "another"}}', True),
+        ("{}", False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("summary", "record"),
+    [
+        ('"Goal: a garden."', "Goal: a garden."),
+        ('"Goal: a garden.\nDone:\tten beds."', "Goal: a garden.\nDone:\tten beds."),
+        ('["Goal: a garden.", "Done: ten beds."]', "- Goal: a garden.\n- Done: ten beds."),
+        (
+            '{"Goal": "a garden", "key_facts": ["ten beds", "a gate"], "背景": null, "Decisions": {"a": "b", "c": 2}}',
+            "Goal: a garden\nKey facts:\n- ten beds\n- a gate\nDecisions:\nA: b\nC: 2",
+        ),
+    ],
+)
+def test_the_first_object_with_a_summary_is_read_in_the_forms_that_models_write(
+    around: str, memories: bool, summary: str, record: str
+) -> None:
+    rest = f', "memories": [{json.dumps(CARD)}]' if memories else ""
+    read = read_json_answer(around.format(f'{{"summary": {summary}{rest}}}'))
+    assert (read.record, read.well_formed, read.is_complete) == (record, True, True)
+    assert [card.content for card in read.cards] == ["Use Postgres"] * memories
+
+
+@pytest.mark.parametrize(
+    "told", ["They talked.", "Goal: a garden.\n[x] beds\nIt prints {}.", '"They talked."', "[1, 2]"]
+)
+def test_prose_is_the_summary_itself(told: str) -> None:
+    assert read_json_answer(told) == ParsedAnswer(told)
+
+
+def test_a_summary_in_tags_is_read_where_json_was_asked_for() -> None:
+    assert read_json_answer("Well:\n<summary>They talked.</summary>\nDone.") == ParsedAnswer("They talked.")
 
 
 # --- a block beside a text ----------------------------------------------------------------------------------------
