@@ -37,7 +37,12 @@ def _why_no_pipeline(text: str) -> str:
     unknown = next((name for name in names if name not in TABLE), None)
     known = f"known: {', '.join(TABLE)}, joined with '+'"
     if unknown is None:
-        return "'off' cannot be joined with other strategies"
+        twice = next((name for name in names if names.count(name) > 1), None)
+        return (
+            f"{quoted(twice)} stands twice in {quoted(text)}"
+            if twice
+            else "'off' cannot be joined with other strategies"
+        )
     if not unknown:
         place = f" in {quoted(text)}" if text else ""
         return f"a strategy is missing{place}; {known}"
@@ -394,3 +399,20 @@ def split_model(model: object) -> tuple[str | None, Pipeline | None]:
     name, mark, suffix = model.rpartition("@")
     pipeline = parse(suffix) if mark and name else None
     return (name, pipeline) if pipeline else (model, None)
+
+
+def suffix_warning(model: str | None) -> str:
+    """A warning if what follows the last `@` of a model's name is probably a misspelt pipeline; else "".
+
+    Models have such names of their own, so the name is sent on as it came.
+    """
+    name, mark, suffix = (model or "").rpartition("@")
+    if not (mark and name) or len(suffix) > LONGEST or parse(suffix):
+        return ""
+    stages = [stage.strip() for stage in suffix.removeprefix(OBSERVE).split("+")]
+    near = [get_close_matches(stage, TABLE, 1, _MIN_LIKENESS) for stage in stages]
+    if not all(near):
+        return ""
+    meant = "+".join(dict.fromkeys(name for (name,) in near))
+    shown = re.sub(r"[^\w+:-]", "?", suffix, flags=re.ASCII)
+    return f"the model's name was sent on with its ending @{shown}, did you mean @{meant}?"

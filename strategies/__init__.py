@@ -70,7 +70,10 @@ LONGEST = 256  # the maximum number of characters of a text that names a pipelin
 
 
 def parse(text: str) -> Pipeline | None:
-    """The pipeline that `text` names; None if a name is unknown, `off` is not alone, or the text is too long."""
+    """The pipeline that `text` names; None if a name is unknown or stands twice, or if `off` is not alone.
+
+    Also None if the text is too long.
+    """
     return _parse(text) if len(text) <= LONGEST else None
 
 
@@ -79,7 +82,8 @@ def _parse(text: str) -> Pipeline | None:
     observe = text.startswith(OBSERVE)
     names = tuple(name.strip() for name in text.removeprefix(OBSERVE).split("+"))
     known = all(name in TABLE for name in names)
-    return Pipeline(names, observe) if known and ("off" not in names or len(names) == 1) else None
+    fit = len({*names}) == len(names) and ("off" not in names or len(names) == 1)
+    return Pipeline(names, observe) if known and fit else None
 
 
 def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -96,6 +100,9 @@ def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[
 def _owner(pipeline: Pipeline, name: str) -> str:
     by_key = {(stage, option.name): option for stage in pipeline.names for option in fields(TABLE[stage].options)}
     owners = [stage for stage, option in by_key if option == name]
+    elsewhere = [stage for stage, row in TABLE.items() if any(name == each.name for each in fields(row.options))]
+    if not owners and elsewhere:
+        raise OptionError(f"'{name}' is an option of {' and '.join(elsewhere)}, not of a stage of '{pipeline}'")
     if not owners:
         raise unknown_option(name, {".".join(key): declared for key, declared in by_key.items()})
     if len(owners) > 1:

@@ -53,6 +53,19 @@ def test_cutting_our_members_changes_no_other_byte(given: bytes, forwarded: byte
     assert stage.forwarded[-1].body == forwarded % message
 
 
+def test_an_ending_that_is_almost_a_strategy_goes_on_with_a_warning(stage: Stage) -> None:
+    body = b'{"model":"m@rollin","messages":[{"role":"user","content":"hi"}]}'
+    answer = stage.post(body)
+    assert stage.forwarded[-1].body == body
+    assert "@rollin, did you mean @rolling?" in str(answer.header("X-Condenser-Warning"))
+
+
+def test_a_pipeline_with_a_stage_twice_is_refused_by_name(stage: Stage) -> None:
+    answer = stage.ask(chat(2), controls(strategy="rolling+rolling"))
+    assert answer.status == 400
+    assert "'rolling' stands twice in 'rolling+rolling'" in answer.json()["error"]["message"]
+
+
 def test_a_changed_body_keeps_every_byte_but_those_of_changed_messages(stage: Stage) -> None:
     odd = '{"content" : "What\\u0020now? caf\\u00e9", "role":"user" , "x":1e5, "y":0.10}'
     listed = ",".join([*map(json.dumps, chat(12)[:-1]), odd])

@@ -17,6 +17,7 @@ from proxy.controls import (
     pipeline_named,
     read,
     split_model,
+    suffix_warning,
     unknown_headers,
 )
 from proxy.errors import BadRequest
@@ -169,6 +170,23 @@ def test_a_suffix_is_a_pipeline_behind_the_last_at(model: Any, name: str | None,
     assert (str(pipeline) if pipeline else None) == strategy
 
 
+@pytest.mark.parametrize(
+    ("model", "meant"),
+    [
+        ("m@rollin", "rolling"),
+        ("m@observe:mask+rollin", "mask+rolling"),
+        ("m@Half-Window", "half-window"),
+        ("m@rolling+rolling", "rolling"),
+        *((name, "") for name in ("m@rolling", "m@20240101", "m@latest", "m@mask+gpt", "@rollin", "rollin", "", None)),
+        ("m@" + "a" * 300, ""),
+    ],
+)
+def test_an_ending_that_is_almost_a_strategy_is_warned_of(model: str | None, meant: str) -> None:
+    warning = suffix_warning(model)
+    assert (f"did you mean @{meant}?" in warning) if meant else not warning
+    assert warning.isascii()
+
+
 @given(st.text(max_size=20))
 def test_a_model_without_a_known_suffix_keeps_its_name(model: str) -> None:
     name, pipeline = split_model(model)
@@ -198,6 +216,7 @@ KNOWN = f"known: {', '.join(TABLE)}, joined with '+'"
         ("mask+", f"a strategy is missing in 'mask+'; {KNOWN}"),
         ("", f"a strategy is missing; {KNOWN}"),
         ("off+mask", "'off' cannot be joined with other strategies"),
+        ("mask+rolling+rolling", "'rolling' stands twice in 'mask+rolling+rolling'"),
         ("+".join(["mask"] * 60), "a pipeline has at most 256 characters, not 299"),
         ("a\n" + "b" * 200, f"unknown strategy 'a?{'b' * 62}…'; {KNOWN}"),
     ],

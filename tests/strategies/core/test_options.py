@@ -139,6 +139,7 @@ def test_an_option_names_its_stage_or_belongs_to_one_only() -> None:
         ("kepe", "unknown option 'kepe'; did you mean 'mask.keep'? Known: mask.keep"),
         ("min_runds", "did you mean 'half-window.min_rounds'?"),
         ("MIN_ROUNDS", "did you mean 'half-window.min_rounds'?"),
+        ("voting_k", "'voting_k' is an option of dynacontext, not of a stage of 'mask+half-window+shorten'"),
     ],
 )
 def test_an_option_that_is_not_unique_or_unknown_is_refused(key: str, message: str) -> None:
