@@ -33,7 +33,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from strategies.core.budget import Budget
@@ -77,11 +77,17 @@ from strategies.prompts import prompt, prompt_digest
 
 AUTOMATIC = -1
 
+_OURS: Mapping[str, Value] = {
+    "max_branches": 5,
+    "cool_down": 1,
+    "unreadable": "stop",
+}  # what the source documents do not have
+_NOT_OURS: Mapping[str, Value] = {"max_branches": 0, "cool_down": 0, "unreadable": "refill"}
 _SET = ("min_growth", "tail", "on_drift", "empty_assistant", "include_tool_content")
 _PRESETS: Mapping[str, Mapping[str, Value]] = {
-    "chat": dict(zip(_SET, (AUTOMATIC, "keep", "carry", False, True), strict=True)),
-    "openhands": dict(zip(_SET, (AUTOMATIC, "drop", "carry", False, True), strict=True)),
-    "refer": dict(zip(_SET, (0, "drop", "rollback", True, False), strict=True)),
+    "chat": {**_OURS, **dict(zip(_SET, (AUTOMATIC, "keep", "carry", False, True), strict=True))},
+    "openhands": {**_NOT_OURS, **dict(zip(_SET, (AUTOMATIC, "drop", "carry", False, True), strict=True))},
+    "refer": {**_NOT_OURS, **dict(zip(_SET, (0, "drop", "rollback", True, False), strict=True))},
 }
 
 
@@ -93,9 +99,11 @@ class DynaContextOptions(Options):
     voting_k: int = option(5, 1, 25)
     early_turns: int = option(1, 0)
     min_growth: int = option(AUTOMATIC, AUTOMATIC)
+    cool_down: int = option(1, 0)
     max_branches: int = option(5, 0)
     judge: str = option("after", one_of="after inline")
     ballot: str = option("single", one_of="single n")
+    unreadable: str = option("stop", one_of="stop refill")
     judge_max_tokens: int = option(1_000, 50)
     keep_first: int = option(1, 0)
     keep_last: int = option(0, 0)
@@ -140,8 +148,13 @@ class Scope(NamedTuple):
 
 def judged_end(view: View, verdict: Verdict) -> int:
     """The item after the last one that a verdict judged; the view's end if it judged all of them."""
+    return _place_from(view, verdict.message_count)
+
+
+def _place_from(view: View, index: int) -> int:
+    """The first item after the head that is the chain message `index` or a later one; the view's end if none is."""
     later = range(view.head_size, len(view.items))
-    return next((i for i in later if (view.items[i].source or 0) >= verdict.message_count), len(view.items))
+    return next((i for i in later if (view.items[i].source or 0) >= index), len(view.items))
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:
@@ -259,10 +272,10 @@ def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -
     most = min([view.last_cut, *(i for i in view.question if i >= view.head_size)])
     if options.on_drift == "rollback":
         return view.head_size, most
-    start, end = view.item_of(judged - excluded), view.item_of(judged - options.keep_last)
-    if options.tail != "drop" or start is None or end is None:
+    if options.tail != "drop" or not excluded:
         return 0, 0
-    return max(start, view.head_size), min(end, most)
+    # The record may already stand for the first of them, where each is a round of its own.
+    return _place_from(view, judged - excluded), min(_place_from(view, judged - options.keep_last), most)
 
 
 # -- the record --------------------------------------------------------------------------------------------------------
@@ -336,7 +349,6 @@ def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
 
 ATTEMPTS = 3
 
-_ROUNDS_TO_COOL_DOWN = 2  # the newest round when the record was made, and one more since then
 _MIN_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
@@ -357,14 +369,17 @@ class Voting(Judging):
         return self.options.mode != "refer"
 
     def has_judged_enough(self, view: View, session: SessionFacts) -> bool:
-        standing = standing_condensations(session.condensations, view.transcript.digests)
-        return sum(made.trigger == JUDGED for made in standing) >= self.options.max_branches
+        most = self.options.max_branches
+        standing = standing_condensations(session.condensations, view.transcript.digests) if most else ()
+        return bool(most) and sum(made.trigger == JUDGED for made in standing) >= most
 
     def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
         chain, digests = view.transcript.chain, view.transcript.digests
-        if turns_since_reset(view) < self.options.early_turns + 1:
+        cool_down = self.options.cool_down
+        if self._turns(view, session) < self.options.early_turns + 1:
             return "early-turns"
-        if view.replacement is not None and sum(_rounds_since_head(view)) <= _ROUNDS_TO_COOL_DOWN:
+        # The first round behind a record was the newest one when the record was made.
+        if cool_down and view.replacement is not None and sum(_rounds_since_head(view)) <= cool_down + 1:
             return "cool-down"
         if self.has_judged_enough(view, session):
             return "max-branches"
@@ -392,30 +407,34 @@ class Voting(Judging):
             max_attempts=ATTEMPTS * options.voting_k,
             max_tokens=options.judge_max_tokens,
             at_once=options.ballot == "n",
+            refills=options.unreadable == "refill",
         )
         (result,) = yield (ballot,)
         votes = result.votes if isinstance(result, Votes) else ()
         outcome, digests = tally(votes, options.voting_k), view.transcript.digests
         digest, *rewritten = reversed(digests[-1 - _REWRITTEN :] or [b""])
-        metadata = _metadata(view, votes, outcome)
+        metadata = _metadata(self._turns(view, session), votes, outcome)
         verdict = Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(rewritten))
         if outcome.valid:
             return verdict
         errors = [vote.error for vote in votes] or [result.reason if isinstance(result, Failure) else "no-votes"]
         return replace(verdict, yes=None, failure=f"judge-{errors[0]}")
 
+    def _turns(self, view: View, session: SessionFacts) -> int:
+        return turns_since_reset(view) if self.options.cool_down else turns_of_branch(view, session)
+
     def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
         """The `dynacontext_state` of the source documents."""
         last = last_vote(view, session)
         return {
-            "turns_since_reset": turns_since_reset(view),
+            "turns_since_reset": self._turns(view, session),
             "should_judge": not skipped,
             "last_skip_reason": skipped or None,
             "last_judge_metadata": last.metadata.get("judge_metadata") if last else None,
         }
 
 
-def _metadata(view: View, votes: Sequence[Vote], outcome: Tally) -> dict[str, Any]:
+def _metadata(turns: int, votes: Sequence[Vote], outcome: Tally) -> dict[str, Any]:
     return {
         "judge_metadata": {
             "valid_votes": outcome.valid,
@@ -434,7 +453,7 @@ def _metadata(view: View, votes: Sequence[Vote], outcome: Tally) -> dict[str, An
             }
             for vote in votes
         ],
-        "turns_since_reset": turns_since_reset(view),
+        "turns_since_reset": turns,
         "promptDigest": prompt_digest("judge"),
     }
 
@@ -454,6 +473,21 @@ def turns_since_reset(view: View) -> int:
         return max(first - 1, 0)
     was_waiting = first <= 1
     return len(turns) + turns[-1] + (-1 if was_waiting else 1)
+
+
+def turns_of_branch(view: View, session: SessionFacts) -> int:
+    """Turns as the source documents count them: the first request that a replacement is applied to is turn 1.
+
+    After a vote, the reply to the request that was judged is the first that came since.
+    """
+    if view.replacement is None:
+        return turns_since_reset(view)
+    standing = standing_condensations(session.condensations, view.transcript.digests)[:1]
+    judged = next((int(made.metadata.get(DynaContext.name, {}).get(JUDGED_COUNT, 0)) for made in standing), 0)
+    if not judged:
+        return sum(_rounds_since_head(view))
+    roles = [message.role for message in view.transcript.chain[judged - 1 :]]
+    return sum(role is Role.ASSISTANT and before is not Role.ASSISTANT for before, role in pairwise(roles))
 
 
 def _rounds_since_head(view: View) -> list[int]:
@@ -522,7 +556,7 @@ class DynaContext(Strategy, Voting, Injecting):
         if span.tokens <= MIN_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
         cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, options.summary_max_tokens)
-        telemetry = self._telemetry(view, scope, verdict)
+        telemetry = self._telemetry(scope, verdict, self._turns(view, session))
         try:
             record = yield from summarize(span, cap, budget, session, self._form)
         except AnswerRefused as refused:
@@ -540,7 +574,7 @@ class DynaContext(Strategy, Voting, Injecting):
             form = form._replace(limits=form.limits._replace(results=0))
         return form.with_cards() if self.options.memory_cards else form
 
-    def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:
+    def _telemetry(self, scope: Scope, verdict: Verdict | None, turns: int) -> dict[str, Any]:
         votes = verdict.metadata if verdict else {}
         return {
             "trigger": JUDGED if verdict else "condensation_request",
@@ -556,7 +590,7 @@ class DynaContext(Strategy, Voting, Injecting):
             "keep_last": self.options.keep_last,
             "early_turns": self.options.early_turns,
             "voting_k": self.options.voting_k,
-            "turns_since_reset": turns_since_reset(view),
+            "turns_since_reset": turns,
             "mode": self.options.mode,
             "promptDigest": self._form.digest,
         }

@@ -349,7 +349,7 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
     # One call for all votes is one answer.
-    most = _MOST_UNREADABLE + (ballot.k - 1 if at_once else 0)
+    most = ballot.max_attempts if ballot.refills else _MOST_UNREADABLE + (ballot.k - 1 if at_once else 0)
     while not (any(vote.error in _HOPELESS for vote in polls.votes) or _is_unreadable(polls.votes, most)):
         if not (wanted := polls.start_calls()):
             break

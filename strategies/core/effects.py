@@ -50,6 +50,8 @@ class Ballot:
     role: str = JUDGE
     at_once: bool = False
     """Whether one call brings the first `k` votes, so that the upstream bills the prompt only once."""
+    refills: bool = False
+    """Whether votes are filled up even if none of the first answers can be read; else such a round ends early."""
 
 
 @dataclass(frozen=True, slots=True)

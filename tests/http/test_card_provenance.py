@@ -13,7 +13,10 @@ from tests.support.stage import Headers, Message, Stage, controls, proxy_with_up
 CARD = "The greenhouse key is behind the barrel."
 TELLS = f"- fact (assistant):\n> {CARD}"
 ASKS = "Where is the greenhouse key?"
-RECORD = "Goal: a diary of a garden, with a line for every plant."
+RECORD = (
+    "Goal: a diary of a garden, with a line for every plant. Done: the lines of the first plants were written in the"
+    " order of the beds, each with the day, the weather and what was done for it. Open: the lines of all other plants."
+)
 ANSWER = f"""<summary>{RECORD}</summary>
 <memory>
 {json.dumps([{"content": CARD, "type": "fact", "role": "assistant", "tags": ["key"]}])}

@@ -97,16 +97,17 @@ def test_it_is_a_strategy_with_a_judge() -> None:
 @pytest.mark.parametrize(
     ("mode", "chosen"),
     [
-        ("chat", (-1, "keep", "carry", False)),
-        ("openhands", (-1, "drop", "carry", False)),
-        ("refer", (0, "drop", "rollback", True)),
+        ("chat", (-1, "keep", "carry", False, 5, 1, "stop")),
+        ("openhands", (-1, "drop", "carry", False, 0, 0, "refill")),
+        ("refer", (0, "drop", "rollback", True, 0, 0, "refill")),
     ],
 )
 def test_a_mode_stands_for_the_choices_of_its_source(mode: str, chosen: tuple[object, ...]) -> None:
     options = strategy(mode=mode).options
-    assert (options.min_growth, options.tail, options.on_drift, options.empty_assistant) == chosen
+    own = (options.min_growth, options.tail, options.on_drift, options.empty_assistant)
+    assert (*own, options.max_branches, options.cool_down, options.unreadable) == chosen
     assert (options.keep_first, options.keep_last, options.voting_k, options.early_turns) == (1, 0, 5, 1)
-    assert (options.exclude_tail_max, options.max_branches) == (2, 5)
+    assert options.exclude_tail_max == 2
 
 
 def test_the_default_mode_is_what_the_options_are_without_one() -> None:

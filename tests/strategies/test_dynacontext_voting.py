@@ -94,7 +94,7 @@ def test_rounds_after_a_replacement_count_as_turns() -> None:
 # --- other reasons ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("max_branches", "reason"), [(0, "max-branches"), (1, "max-branches"), (2, "")])
+@pytest.mark.parametrize(("max_branches", "reason"), [(0, ""), (1, "max-branches"), (2, "")])
 def test_replacements_by_vote_are_limited_and_others_are_not_counted(max_branches: int, reason: str) -> None:
     bodies = chat(12, size=100)
     voted = condensed(chat(4, size=100)[:-1])

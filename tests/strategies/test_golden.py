@@ -40,8 +40,8 @@ NOT_OF_A_PLAN = {
         "compression_threshold", "block", "enable_memory_injection", "memory_top_k", "memory_max_tokens"
     },
     "dynacontext": {
-        "voting_k", "early_turns", "min_growth", "max_branches", "judge", "ballot", "judge_max_tokens", "on_drift",
-        "include_tool_content",
+        "voting_k", "early_turns", "min_growth", "max_branches", "cool_down", "unreadable", "judge", "ballot",
+        "judge_max_tokens", "on_drift", "include_tool_content",
     },
 }  # fmt: skip
 
