@@ -61,7 +61,7 @@ def test_an_ending_that_is_almost_a_strategy_goes_on_with_a_warning(stage: Stage
 
 
 def test_a_pipeline_with_a_stage_twice_is_refused_by_name(stage: Stage) -> None:
-    answer = stage.ask(chat(2), controls(strategy="rolling+rolling"))
+    answer = stage.post(json.dumps({"model": "m", "messages": chat(2)}).encode(), controls(strategy="rolling+rolling"))
     assert answer.status == 400
     assert "'rolling' stands twice in 'rolling+rolling'" in answer.json()["error"]["message"]
 
