@@ -13,20 +13,21 @@ vendors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.effects import Compact, Compacted, Failure
 from strategies.core.errors import Declined, NothingToDo, NothingToSummarize
-from strategies.core.messages import Message, Role, message_digest
+from strategies.core.messages import Dialect, Role, message_digest
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.plan import Plan, Split, is_running, task_piece
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import carried_record, ledger_caps, ledger_tokens, next_ledger, text_room
-from strategies.core.view import View, carried, fold
+from strategies.core.view import Item, View, carried, fold
 
 NO_COMPACTION = "no-compaction"
 """The failure of a call to an upstream that has no compaction; this is learned once, and then nothing is asked."""
@@ -73,8 +74,12 @@ class Native(Strategy):
                 raise NothingToDo(NO_COMPACTION)
             raise Declined(f"compaction-{result.reason}")
         assert isinstance(result, Compacted)
+        digest = partial(_digest, dialect=counter.dialect)
+        ours = {digest(item.message.raw) for item in view.items[:place] if _is_ours(item)}
+        heads = [(raw, digest(raw)) for raw in result.messages]
+        sources = {message.digest: i for i, message in reversed([*enumerate(transcript.chain[:covered])])}
+        opaque = [Literal(raw, PieceKind.OPAQUE, sources.get(made)) for raw, made in heads if made not in ours]
         # What it may have lost goes behind what is kept.
-        opaque = [Literal(raw, PieceKind.OPAQUE, _origin(raw, transcript.chain[:covered])) for raw in result.messages]
         stays = {*transcript.stays, *(() if transcript.task is None else (transcript.task,))}
         indices = [i for i in sorted(stays - {piece.origin for piece in opaque}) if i < covered]
         room = text_room(budget.replacement_cap, counter)
@@ -99,10 +104,17 @@ class Native(Strategy):
         return Plan((), metadata, after=after)
 
 
-def _origin(raw: str, covered: Sequence[Message]) -> int | None:
-    """The chain index of the covered message that a compaction repeats word for word, if it does."""
-    digest = message_digest(loads(raw), covered[0].dialect)
-    return next((i for i, message in enumerate(covered) if message.digest == digest), None)
+def _digest(raw: str, dialect: Dialect) -> bytes:
+    return message_digest(loads(raw), dialect)
+
+
+def _is_ours(item: Item) -> bool:
+    """Whether an item stands for no message of the client and no compaction of the vendor: a record, or memory.
+
+    What was thought behind it is bound to it, so it is sent to be compacted. But a vendor that keeps a user's messages
+    beside its compaction keeps it too, one more each time, and the next record says it all anew.
+    """
+    return isinstance(item.piece, Literal) and item.source is None and item.piece.kind is not PieceKind.OPAQUE
 
 
 def _earlier_lists(view: View) -> Iterator[int]:

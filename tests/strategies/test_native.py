@@ -86,6 +86,27 @@ def test_the_next_compaction_begins_with_the_last_and_loses_no_rule() -> None:
     assert head_pieces(again)[0].kind is PieceKind.OPAQUE  # type: ignore[union-attr]
 
 
+def test_a_vendor_that_keeps_the_users_messages_keeps_no_record_of_ours() -> None:
+    asked: list[list[Body]] = []
+
+    def reply(effect: Effect) -> Result:
+        """Keeps the user's messages beside the compaction, as `/responses/compact` does."""
+        assert isinstance(effect, Compact)
+        sent = json.loads(effect.view)
+        asked.append(sent)
+        made = compacted(f"sealed {len(asked)}")
+        kept = [json.dumps(each) for each in sent if each["role"] == "user" and "sealed" not in each["content"]]
+        return type(made)((*kept, *made.messages), made.maker)
+
+    view = condensed("native", view_of(conversation(12)), BUDGET, reply)
+    for rounds in range(24, 24 + 8 * 12, 12):
+        view = condensed("native", grown(view, rounds, patched=view), BUDGET, reply)
+    assert len(asked) == 9
+    records = [i for i, text in enumerate(texts(view)) if "[Condensed history]" in text]
+    assert len(records) == 1
+    assert records[0] >= view.head_size
+
+
 def test_another_strategy_begins_with_the_original_messages() -> None:
     first = shown(12)
     outcome = attempted(Requirement.HARD, "extract", grown(first, 30, patched=first), BUDGET)
