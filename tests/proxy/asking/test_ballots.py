@@ -79,18 +79,21 @@ class Judges:
         self.arrived[text] += 1
         return ANSWERS[script[min(at, len(script) - 1)]][0]
 
-    async def hold(self, own: RecordedAsking, script: Sequence[str], *, timeout: float = 30.0) -> Votes:
+    async def hold(
+        self, own: RecordedAsking, script: Sequence[str], *, timeout: float = 30.0, refills: bool = False
+    ) -> Votes:
         """A ballot whose calls are answered by `script`; what was called is what arrived.
 
         It is held again with more patience where the machine was too busy for a judge that answers.
         """
         text = f"ballot {len(self.scripts)}"
         self.scripts[text] = script
-        found = await own.votes(Ballot("Judge.", text, K, MAX_CALLS, 300), judge=JudgeRole(timeout=timeout))
+        ballot = Ballot("Judge.", text, K, MAX_CALLS, 300, refills=refills)
+        found = await own.votes(ballot, judge=JudgeRole(timeout=timeout))
         assert self.arrived[text] <= found.calls <= MAX_CALLS
         hung = sum(script[min(at, len(script) - 1)] == "hang" for at in range(self.arrived[text]))
         if errors(found).count("timeout") > hung:
-            return await self.hold(own, script, timeout=2 * timeout)
+            return await self.hold(own, script, timeout=2 * timeout, refills=refills)
         return found
 
 
@@ -144,6 +147,17 @@ async def test_a_round_ends_when_its_first_three_answers_are_no_votes(failure: s
     assert decision(votes) is False
     assert errors(votes) == [FAILURES[failure][1]] * 3
     assert votes.calls <= K
+
+
+async def test_a_round_that_refills_is_decided_by_all_its_calls(upstream: ScriptedUpstream) -> None:
+    draw = random.Random(5)
+    kinds = [*"yyynnn", *(kind for kind in FAILURES if kind != "hang")]
+    scripts = [["garbage"] * K + draw.choices(kinds, k=MAX_CALLS - K) for _ in range(20)] + [["garbage"]]
+    judges = Judges(upstream)
+    async with asking(upstream.base_url) as own:
+        held = await asyncio.gather(*(judges.hold(own, script, refills=True) for script in scripts))
+    assert [decision(votes) for votes in held] == [rule(script) for script in scripts]
+    assert held[-1].calls == MAX_CALLS
 
 
 async def test_the_rule_decides_within_its_calls(upstream: ScriptedUpstream) -> None:

@@ -133,59 +133,48 @@ def first_votes(early_turns: int, replaced_at: Sequence[int], requests: int) -> 
 
 
 class Judged(NamedTuple):
-    """What a record stands for, and what a view shows behind it, as places of messages."""
+    """What a record stands for, and what a view shows behind the task and the record, as places of messages."""
 
     recorded: list[int]
     shown: list[int]
 
 
-def replaced(
-    roles: Sequence[str], rounds: Sequence[int], judged: int, mode: str, tail: int = 2, applied: int | None = None
-) -> Judged | None:
+def replaced(roles: Sequence[str], rounds: Sequence[int], judged: int, applied: int, mode: str) -> Judged | None:
     """What follows from a YES on the first `judged` messages, in a later request; None if nothing can be recorded.
 
-    `roles` has u, a or t for each message of that later request, the task being the first; `rounds` are the places
-    where a new round or a user's message begins, so that a list may be cut there. `applied` is how many messages the
-    request had to which the record was first applied.
+    `roles` has u, a or t for each message of that request, the task being the first. `rounds` are the places where a
+    message of the user or a round begins: a list may be cut there only. `applied` is how many messages the request had
+    to which the record was applied first.
     """
-    applied = len(roles) if applied is None else applied
-    cuts = {0, *rounds, judged}
+    cuts = {*rounds, judged}
     start = judged
-    while judged - start < tail and start > 1 and roles[start - 1] != "u":
+    while judged - start < 2 and roles[start - 1] != "u":
         start -= 1
-    if mode == "chat":
-        while start not in cuts:
-            start -= 1
-    else:
-        while start not in cuts:
-            start += 1
-    newest = _newest_round(roles[:judged], rounds)
-    recorded = list(range(1, min(start, newest)))
+    # A tail that stays grows by the rest of its round; one that is dropped shrinks, since it is in no record.
+    while start not in cuts:
+        start += -1 if mode == "chat" else 1
+    end = min(start, _newest_round(roles[:judged], rounds))
+    last_of_user = max(place for place in range(judged) if roles[place] == "u")
+    recorded = [place for place in range(1, end) if place != last_of_user]
     if not recorded:
         return None
-    end_of_record = recorded[-1] + 1
+    kept = [last_of_user] if 0 < last_of_user < end else []
+    newest = _newest_round(roles[:applied], rounds)
     if mode == "chat":
-        return Judged(recorded, list(range(end_of_record, len(roles))))
-    stays = _newest_round(roles[:applied], rounds)
-    if mode == "openhands":
-        # The tail is dropped, but never the newest round, nor what came after the vote.
-        dropped = {place for place in range(start, judged) if place < stays}
-        return Judged(recorded, [place for place in range(end_of_record, len(roles)) if place not in dropped])
-    open_question = _open_question(roles[:applied], end_of_record)
-    return Judged(recorded, list(range(max(min(stays, open_question), end_of_record), len(roles))))
+        shown = range(end, len(roles))
+    elif mode == "openhands":
+        # What came after the vote stays, and so does the newest round, which the model must answer.
+        shown = [place for place in range(end, len(roles)) if not start <= place < min(judged, newest)]
+    else:
+        question = _question(roles[:applied])
+        shown = range(max(min(newest, question if question >= end else newest), end), len(roles))
+    return Judged(recorded, [*kept, *shown])
 
 
 def _newest_round(roles: Sequence[str], rounds: Sequence[int]) -> int:
-    """Where the newest round begins; a question at the end belongs to none, but stays."""
-    ends = len(roles)
-    while ends > 0 and roles[ends - 1] == "u":
-        ends -= 1
-    return max((place for place in rounds if place < ends and roles[place] == "a"), default=ends)
+    return max((place for place in rounds if place < len(roles) and roles[place] == "a"), default=len(roles))
 
 
-def _open_question(roles: Sequence[str], start: int) -> int:
-    """The first message of the user at the end that nobody has answered, if it is not in the record; else the end."""
-    place = len(roles)
-    while place > start and roles[place - 1] == "u":
-        place -= 1
-    return place
+def _question(roles: Sequence[str]) -> int:
+    """The last message of the user, which the model is answering."""
+    return max(place for place, role in enumerate(roles) if role == "u")
