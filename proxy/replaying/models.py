@@ -29,9 +29,9 @@ from strategies.core.ledger import split_ledger
 from strategies.core.messages import TokenCounter, dump, literal
 from strategies.core.replacement import OPENING, SUMMARY_OPENING
 from strategies.core.summary import CARD_TOKENS
+from strategies.core.terms import distinct
 from strategies.dialects.messages import MESSAGES
 from strategies.dialects.responses import RESPONSES
-from strategies.memory.ranking import distinct
 
 MAX_COST = "max-cost"
 _UNBILLED = ("unreachable", "rate-limited", "http-error")  # failures of calls that no server has answered for money

@@ -16,9 +16,10 @@ from operator import attrgetter
 
 from strategies.core.client_context import users_words
 from strategies.core.messages import Role
+from strategies.core.terms import terms
 from strategies.core.transcript import reads_chinese
 from strategies.memory.block import BESIDE
-from strategies.memory.ranking import Hit, terms
+from strategies.memory.ranking import Hit
 
 LONGEST = 8_000  # characters of a message that are read, half of them at its end. The text between them was pasted.
 SHARE = 0.6  # the share of a message that its questions must have, unless one of them refers to what was said

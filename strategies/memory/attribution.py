@@ -18,8 +18,8 @@ from typing import NamedTuple
 from strategies.core.cards import FROM_TOOLS, MemoryCard
 from strategies.core.history import originals
 from strategies.core.messages import Message, Role
+from strategies.core.terms import distinct
 from strategies.core.view import Item, View
-from strategies.memory.ranking import distinct
 
 QUOTED = 0.6  # the share of a card's terms that must be in tool results for the card to count as a tool's
 SOURCE_SHARE = 1 / 3  # the share of a card's terms that a few messages must have together to be its sources

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Message, Reader, Role
+from strategies.core.terms import width
 from strategies.dialects.chat import CHAT
-from strategies.memory.ranking import NOWHERE, PART_WIDTH, card_entry, message_entries, split, text_entries, width
+from strategies.memory.ranking import NOWHERE, PART_WIDTH, card_entry, message_entries, split, text_entries
 
 
 def message(**body: Any) -> Message:

@@ -1,7 +1,8 @@
 import pytest
 
 from strategies.core.parsing import normalized
-from strategies.memory.ranking import Date, dates, informative_share, leading_date, speaker, stem, terms, width
+from strategies.core.terms import informative_share, stem, terms, width
+from strategies.memory.ranking import Date, dates, leading_date, speaker
 
 
 @pytest.mark.parametrize(
