@@ -9,18 +9,21 @@ algorithm.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
 from strategies.core.budget import Budget
+from strategies.core.covered import covered
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.ledger import append_ledger
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, Triggering, option
+from strategies.core.record import record, whole_paragraphs, written_by_model
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.rounds import answered_calls
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
@@ -28,20 +31,23 @@ from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.keywords import keywords
 from strategies.memory.attribution import attribute_cards
-from strategies.rule_record import (
-    CHINESE,
-    ENGLISH,
+from strategies.selection import (
     Aim,
+    EventKind,
     MessageImportanceScorer,
     Selection,
     Unit,
     Wording,
     forgettable,
-    rule_record,
     select,
 )
 
 _DUE_SHARE = 10
+_KINDS = (
+    ("user messages", "edits", "tool calls", "assistant messages", "tool results"),
+    ("用户消息", "编辑操作", "工具调用", "助手消息", "工具结果"),
+)
+"""What the kinds of events are called in a record, in the order of `EventKind`; English and Chinese."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +102,25 @@ class Semantic(Strategy, Triggering):
         form = self._form(view)
         failure = ""
         try:
-            record = yield from summarize(span, cap, budget, session, form)
+            made = yield from summarize(span, cap, budget, session, form)
         except AnswerRefused as refused:
-            record, failure = self._by_rules(span, cap, budget, refused), refused.reason
+            made, failure = self._by_rules(span, cap, budget, refused), refused.reason
         metadata = {
             "events": view.size,
             "target_size": aim.events,
             "scored": self.options.enable_semantic_analysis,
             "fallback": bool(failure),
             "fallback_reason": failure or None,
-            "summary_calls": record.calls,
+            "summary_calls": made.calls,
             "prompt_digest": form.digest,
             "compression_metrics": {
                 "events_compressed": sum(i != view.replacement for i in selection.forgotten),
-                "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),
-                "llm_tokens_used": record.tokens,
+                "compression_ratio": round(view.counter.text(made.text) / selection.tokens, 4),
+                "llm_tokens_used": made.tokens,
             },
         }
-        edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, record.text)))
-        return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
+        edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, made.text)))
+        return Plan((edit,), metadata, failure, attribute_cards(made.cards, view, span.items))
 
     def _aim(self, view: View, budget: Budget, cap: int) -> Aim:
         """What the selection should achieve.
@@ -167,13 +173,20 @@ class Semantic(Strategy, Triggering):
 
     def _by_rules(self, span: Span, cap: Cap, budget: Budget, refused: AnswerRefused) -> Record:
         """The record made by rules, with the cost of the failed calls."""
-        ledger, record_room = span.ledger_and_room(cap, budget)
-        view = span.view
-        names = CHINESE if is_chinese(view.transcript) else ENGLISH
-        messages = [message for index, message in originals(view, span.items) if index != view.transcript.task]
-        listed, earlier = {*ledger.rules, *ledger.replaced}, previous_text(view)
-        text = rule_record(messages, earlier, record_room, names, self._scorer, view.counter, listed)
-        return Record(append_ledger(text, ledger), refused.tokens, refused.calls)
+        ledger, room = span.ledger_and_room(cap, budget)
+        view, counter, chinese = span.view, span.view.counter, is_chinese(span.view.transcript)
+        source = covered(view, span.items, span.end, budget.task_cap)
+        kinds = Counter(self._scorer.kind(message) for _, message in source.messages)
+        named = zip(_KINDS[chinese], EventKind, strict=True)
+        counts = ", ".join(f"{name} {kinds[kind]}" for name, kind in named if kinds[kind])
+        earlier = whole_paragraphs(written_by_model(previous_text(view)), room // 2, counter)
+        left = room - counter.text(f"{earlier}\n\n{counts}\n\n")
+        parts = (
+            earlier,
+            counts if left > 0 else "",
+            record(source, left, counter, chinese=chinese) if left > 0 else "",
+        )
+        return Record(append_ledger("\n\n".join(filter(None, parts)), ledger), refused.tokens, refused.calls)
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:

@@ -327,7 +327,7 @@ def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tup
     yield "hard", f"less than {budget.least_headroom:,} of usable left (a sixteenth of the window, at most 512)"
     yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window, or a quarter up to 2,000)"
     yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
-    for name in ("rules", "names", "facts"):
+    for name in ("said", "names"):
         yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"
     if budget.prompt_window is not None:
         yield "own calls", f"{budget.prompt_window:,} at most (the summarizer's window)"

@@ -214,13 +214,14 @@ def _kept(documents: Sequence[Mapping[str, Any]]) -> _Rows:
     ledgers = [ledger for document in documents if (ledger := _ledger(document)) is not None]
     if not ledgers:
         return
-    rules = [rule for ledger in ledgers for rule in ledger.rules]
-    names, facts = sum(len(ledger.names) for ledger in ledgers), sum(len(ledger.facts) for ledger in ledgers)
-    parts = ((len(rules), "rule"), (names, "name"), (facts, "fact"))
-    text = ", ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in parts if count)
-    yield "kept", f"{text}, word for word" if text else "what was replaced had no rules, names or facts"
-    for rule in rules[:_MAX_QUOTED]:
-        yield "", f"“{printable(one_line(rule), _SHOWN)}”"
+    said = [line.strip().removeprefix("- ") for ledger in ledgers for line in ledger.said]
+    names = sum(len(ledger.names) for ledger in ledgers)
+    parts = ((len(said), "line of the user", "lines of the user"), (names, "name", "names"))
+    told = (f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count)
+    text = ", ".join(told)
+    yield "kept", f"{text}, word for word" if text else "the user had said nothing in what was replaced"
+    for line in said[:_MAX_QUOTED]:
+        yield "", f"“{printable(one_line(line), _SHOWN)}”"
 
 
 def _ledger(document: Mapping[str, Any]) -> Ledger | None:

@@ -335,13 +335,13 @@ class Policies:
     def _stages(
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
     ) -> tuple[list[Strategy], LedgerCaps]:
-        """The stages, and the caps of the ledger; the option `rules` may switch its rules off."""
+        """The stages, and the caps of the ledger; the option `said` may switch the user's words off."""
         others = dict(options)
-        ledger = {"rules": others.pop("rules")} if "rules" in others else {}
+        ledger = {"said": others.pop("said")} if "said" in others else {}
         caps = self._settings.ledger.to_caps()
         try:
-            if not fill_options(LedgerOptions(), ledger).rules:
-                caps = replace(caps, rules=0)
+            if not fill_options(LedgerOptions(), ledger).said:
+                caps = replace(caps, said=0)
             return stages(pipeline.names, options_by_stage(pipeline, others), self._tables), caps
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None

@@ -309,8 +309,8 @@ def details_of(wanted: str, branch: Branch) -> dict[str, Any] | None:
         "written": written,
         "stand_ins": [text for text, is_record in texts if not is_record],
         "replaced": [_row(branch, i, is_condensed=True, pin="") for i in _covered_by(made, branch) if i not in earlier],
-        "rules": list(ledger.rules) if ledger else [],
-        "names": [fact.text for fact in (*ledger.names, *ledger.facts)] if ledger else [],
+        "said": [line.removeprefix("- ") for line in ledger.said] if ledger else [],
+        "names": list(ledger.names) if ledger else [],
         "votes": [vote for stage in stages for vote in stage.get("judge_votes", ())],
     }
 

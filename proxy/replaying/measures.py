@@ -81,7 +81,7 @@ class ReplayedConversation(NamedTuple):
 
     requests: Sequence[ReplayedRequest]
     kept: Mapping[str, tuple[int, int]] = {}
-    """How many the view has, and of how many: `evidence` of questions, `names` and `rules` that the user has given."""
+    """How many the view has, and of how many: `evidence` of questions, units of the user (`said`), `names` in it."""
     id: str = ""
 
     def cost(self, prices: Prices) -> float:
@@ -174,7 +174,7 @@ class Summary:
     evidence_share: float | None
     questions: int
     names_share: float | None
-    rules_share: float | None
+    said_share: float | None
     votes: int
     yes_share: float | None
     intervals: Mapping[str, Share | None]
@@ -196,7 +196,7 @@ class Share(NamedTuple):
 
 DEAR_WRITES = Prices(input=1.0, cached_input=0.1, cache_write=1.25, output=5.0)
 _RESAMPLES = 1_000
-_SHARES = ("saved", "cached", "evidence", "names", "rules", "yes")
+_SHARES = ("saved", "cached", "evidence", "names", "said", "yes")
 
 
 def summarize(

@@ -35,9 +35,9 @@ from proxy.turn.drive import decide, follow_up, store
 from proxy.upstream.choice import DEFAULTS
 from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
-from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
-from strategies.core.rules import Rules, find_rules
+from strategies.core.names import find_names
+from strategies.core.units import units
 
 TENANT = "replay"
 
@@ -216,13 +216,11 @@ def kept_in(
 
 
 def said_in(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Collection[str]]:
-    """The names and numbers, and the rules, that the user gives in messages."""
+    """What the user says in messages, by units, and the names and numbers in it."""
     dialect = conversation.endpoint.dialect
     texts = [users_words(dialect.text(each)) for each in messages if dialect.read(each).role is Role.USER]
-    rules = Rules()
-    for text in texts:
-        rules.hear(text, find_rules(text))
-    return {"names": {name for text in texts for name in find_facts(text)}, "rules": list(rules)}
+    said = {unit.text for text in texts for unit in units(text) if unit.may_be_quoted}
+    return {"names": {name for text in texts for name in find_names(text)}, "said": said}
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:

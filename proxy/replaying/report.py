@@ -211,7 +211,7 @@ _COLUMNS: Mapping[str, _Column] = {
     "cached": _Column(lambda of: _percent(of.cached_share), "message tokens with which the request before began"),
     "evidence": _Column(lambda of: _percent(of.evidence_share), "questions whose evidence is in the last view"),
     "names": _Column(lambda of: _percent(of.names_share), "the user's names and numbers that are in the last view"),
-    "rules": _Column(lambda of: _percent(of.rules_share), "the user's rules and open tasks in it, word for word"),
+    "said": _Column(lambda of: _percent(of.said_share), "what the user said that is in it, word for word"),
     "votes": _Column(lambda of: f"{of.votes:,}", "of judges"),
     "YES": _Column(lambda of: _percent(of.yes_share), "their share of YES"),
     "cost": _Column(lambda of: f"{of.cost:,.3f}", "of all prompts and own calls, in {unit}"),
@@ -227,7 +227,7 @@ HEAD = tuple(_COLUMNS)
 _LAST = ("votes", "YES", "ms median")
 GROUPS = (
     ("strategy", "requests", "refused", "rescued", "saved tokens", "saved", "paid", "net"),
-    ("strategy", "tokens sent", "own tokens", "condensed", "cached", "evidence", "names", "rules", *_LAST),
+    ("strategy", "tokens sent", "own tokens", "condensed", "cached", "evidence", "names", "said", *_LAST),
 )
 """The columns of the printed tables. Cost in all is in no table: where direct is refused, nobody would have paid it."""
 
@@ -251,7 +251,7 @@ _SHARES = (  # headings, what they mean, and the key in `Summary.intervals`
     ("Tokens saved", "Share of the client's tokens that was not sent, where its own list fits", "saved"),
     ("Cache hits", "Share of message tokens with which the request before began too", "cached"),
     ("Evidence kept", "Questions whose evidence is in the last view word for word", "evidence"),
-    ("Rules kept", "The user's rules and open tasks that are in the last view word for word", "rules"),
+    ("User's words kept", "What the user said that is in the last view word for word", "said"),
     ("Names kept", "The user's names and numbers that are in the last view", "names"),
     ("YES votes", "Share of the valid votes that said YES", "yes"),
 )

@@ -350,12 +350,11 @@ class MemorySettings(Table):
 class LedgerSettings(Table):
     """Maximum tokens that replacements repeat word for word; see `strategies.core.ledger`."""
 
-    rules_max_tokens: int = Field(1_000, ge=0)
+    said_max_tokens: int = Field(1_000, ge=0)
     names_max_tokens: int = Field(700, ge=0)
-    facts_max_tokens: int = Field(800, ge=0)
 
     def to_caps(self) -> LedgerCaps:
-        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens, self.names_max_tokens)
+        return LedgerCaps(self.said_max_tokens, self.names_max_tokens)
 
 
 class TokenizerSettings(Table):

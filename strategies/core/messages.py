@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from strategies.core.client_context import is_context, users_words
 from strategies.core.parsing import MAX_DIGITS, has_many_values, loads
@@ -98,6 +98,7 @@ def canonical_json(value: object) -> str:
 
 # -- messages and dialects -----------------------------------------------------------------------------------------
 
+Found = TypeVar("Found")
 Value: TypeAlias = Mapping[str, object]  # one element of a message list, parsed
 
 
@@ -202,6 +203,10 @@ class Dialect(ABC):
         """The text of a message with results, without the words beside them."""
         return self.text(value)
 
+    def has_failed(self, value: Value) -> bool:
+        """Whether a result says, by the protocol's own mark, that its call failed."""
+        return False
+
     def texts(self, value: Value) -> Sequence[str]:
         """The texts that may be cut: one for each call that the value answers; otherwise all its text as one."""
         return [self.text(value)]
@@ -296,6 +301,18 @@ class Message:
     pictures: Pictures = NO_PICTURES
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
+    _findings: dict[str, Any] | None = field(default=None, init=False, compare=False, repr=False)
+
+    def once(self, name: str, find: Callable[[], Found]) -> Found:
+        """What `find` reads of the message; kept with it by this name, so that later requests need not read it."""
+        known = self._findings
+        if known is None:
+            known = {}
+            object.__setattr__(self, "_findings", known)  # it holds nothing but what the bytes say
+        if name not in known:
+            known[name] = find()
+        found: Found = known[name]
+        return found
 
     @property
     def continues_reply(self) -> bool:

@@ -60,7 +60,7 @@ def option(default: Value, at_least: float | None = None, at_most: float | None 
 class LedgerOptions(Options):
     """The options that every pipeline has besides those of its stages."""
 
-    rules: bool = option(default=True)
+    said: bool = option(default=True)
 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:

@@ -6,23 +6,18 @@ and that exact values which it lacks are looked up, in the language of the conve
 label before it is the same in every language, because `previous_record` finds the text by it. `rolling` uses the frame
 of its source document, a named assistant message.
 
-`next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
-from all user messages since then, except those that stand whole in every view: the task where it is not cut, and
-pinned messages. Its facts come from the messages that are condensed now.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from strategies.core.budget import Budget
-from strategies.core.history import originals
-from strategies.core.ledger import Ledger, LedgerCaps, ledger, split_ledger
+from strategies.core.covered import covered, ledger_of
+from strategies.core.ledger import Ledger, LedgerCaps, split_ledger
 from strategies.core.messages import Dialect, TokenCounter, dump
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
 OPENING = "[Condensed history]"
@@ -100,33 +95,13 @@ def replaced_count(view: View, end: int) -> int:
 
 # -- its ledger ----------------------------------------------------------------------------------------------------
 
-RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
+SAID_SHARE, NAMES_SHARE, LEDGER_SHARE = 2 / 3, 0.25, 0.9
 """The shares of a replacement's text that the parts of a ledger, and all of it, may take at most."""
 
 
 def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget, caps: LedgerCaps) -> Ledger:
-    """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
-    earlier, transcript, chain = previous_record(view)[1], view.transcript, view.transcript.chain
-    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
-    task = transcript.task
-    is_whole = task is None or transcript.keeps_task_whole or chain[task].tokens <= budget.task_cap
-    stays = {*transcript.stays, *(() if task is None or not is_whole else (task,))}
-    leaving = [(index, message) for index, message in originals(view, gone) if index not in stays]
-    # What stood whole until now was not read: a message that is pinned no more, a task in a smaller window.
-    unread = {index for index, _ in leaving if index < start} | (set() if is_whole or task is None else {task})
-    since = range(start, view.messages_before(end))
-    # The last user message is not history yet, unless it is the task.
-    still_open = {index for index in transcript.question if index != task}
-    made = ledger(
-        earlier,
-        (chain[index] for index in since if index not in stays | still_open),
-        [message for _, message in leaving],
-        caps,
-        view.counter,
-        before=(chain[index] for index in sorted(unread) if index < start),
-        standing=(chain[index] for index in sorted(stays)),
-    )
-    return replace(made, chinese=is_chinese(transcript))
+    """The ledger of a replacement that takes the place of the items in `gone`, all before item `end`."""
+    return ledger_of(covered(view, gone, end, budget.task_cap), caps, view.counter)
 
 
 def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
@@ -138,8 +113,7 @@ def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
 def ledger_caps(budget: Budget, most: int) -> LedgerCaps:
     """The caps of a ledger in a replacement whose text has at most `most` tokens."""
     return LedgerCaps(
-        rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
-        facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),
+        said=min(budget.ledger.said, int(most * SAID_SHARE)),
         names=min(budget.ledger.names, int(most * NAMES_SHARE)),
         together=min(budget.ledger.together, int(most * LEDGER_SHARE)),
     )

@@ -333,13 +333,13 @@ class Span:
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
         """The ledger after the span's record, and the tokens that it leaves for the record.
 
-        The user's rules take their room first. Facts, then names, are left out if the record would get less than a
-        third of the text. Raises `Declined` if there is no room for a record.
+        The user's words take their room first. Names are left out if the record would get less than a third of the
+        text. Raises `Declined` if there is no room for a record.
         """
         caps = ledger_caps(budget, text_room(budget.summary_cap, self.view.counter))
         whole = next_ledger(self.view, self.items, self.end, budget, caps)
         ledger, room = whole, 0
-        for ledger in (whole, replace(whole, facts=()), replace(whole, facts=(), names=())):
+        for ledger in (whole, replace(whole, names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= max(MIN_RECORD, min(cap.text // 3, cap.record)):
                 break

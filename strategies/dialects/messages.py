@@ -64,6 +64,9 @@ class Messages(Dialect):
         has_results = any(_is(block, "tool_result") for block in blocks)
         return _text([block for block in blocks if not (has_results and _is(block, "text"))])
 
+    def has_failed(self, value: Value) -> bool:
+        return any(_is(block, "tool_result") and block.get("is_error") is True for block in _blocks(value))
+
     def words_beside(self, value: Value) -> str:
         said = (users_words(word(block.get("text"))) for block in _blocks(value) if _is(block, "text"))
         return "\n".join(filter(None, said))

@@ -113,6 +113,9 @@ class Responses(Dialect):
         content = [{"type": "output_text", "text": text or ACKNOWLEDGED}]
         return {"type": "message", "role": "assistant", "content": content}
 
+    def has_failed(self, value: Value) -> bool:
+        return _kind(value) in _ANSWERS and value.get("status") == "failed"
+
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """Items that are neither messages nor outputs of tools stay unchanged."""
         if texts[0] == self.text(value):

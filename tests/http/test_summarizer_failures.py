@@ -59,7 +59,7 @@ FAILURES: dict[str, tuple[Answers, str]] = {
 }  # fmt: skip
 
 
-NO_NAMES = {"names_max_tokens": 0, "facts_max_tokens": 0}
+NO_NAMES = {"names_max_tokens": 0}
 """Where names take none of the room, an echo is not too long besides."""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from strategies.core.messages import ToolCall
 from strategies.keywords import keywords
-from strategies.rule_record import EventKind, MessageImportanceScorer, Wording
+from strategies.selection import EventKind, MessageImportanceScorer, Wording
 from tests.support.transcripts import Body, assistant, call, message, tool, user, words
 
 SCORER = MessageImportanceScorer(

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from strategies.core.budget import Budget
 from strategies.core.view import View
-from strategies.rule_record import Aim, Selection, Unit, forgettable, select
+from strategies.selection import Aim, Selection, Unit, forgettable, select
 from tests.strategies.driving import condensed
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import Body, agent, assistant, call, chat, conversations, system, tool, user, view_of

@@ -188,9 +188,8 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
         "  hard      less than 512 of usable left (a sixteenth of the window, at most 512)",
         "  record    3,276 at most (a tenth of the window, or a quarter up to 2,000)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
-        "  rules     1,000 at most (default)",
+        "  said      1,000 at most (default)",
         "  names     700 at most (default)",
-        "  facts     800 at most (default)",
         "  strategy  mask+extract (default)",
         "    mask.keep = 3 (default)",
         "    mask.min_tokens = 60 (default)",
@@ -326,7 +325,7 @@ def test_a_check_takes_no_name_that_no_model_can_have(name: str, capsys: pytest.
 def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables = "[marks]\nstep = 0.2\nreserve = 600\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
+    tables = "[marks]\nstep = 0.2\nreserve = 600\n[half-window]\nmin_rounds = 5\n[ledger]\nnames_max_tokens = 9\n"
     (tmp_path / "c.toml").write_text("window = 5000\n" + tables, "utf-8")
     monkeypatch.setenv("CONDENSER_MARKS__TARGET", "0.4")
     monkeypatch.setenv("CONDENSER_STRATEGY", "mask+half-window")
@@ -340,4 +339,4 @@ def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     assert "half-window.memory_cards = true (default)" in out
     assert re.search(r"step .*, file\)", out)
     assert "reserve   600 (file;" in out
-    assert "facts     9 at most (file)" in out
+    assert "names     9 at most (file)" in out

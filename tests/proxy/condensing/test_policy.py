@@ -168,9 +168,9 @@ def test_marks_are_the_models_the_strategys_or_the_settings() -> None:
     assert own is not None
     assert general is not None
     assert (own.trigger, general.trigger) == (4_000, 6_800)
-    capped = policy(policies(window=8_000, ledger={"rules_max_tokens": 7})).budget
+    capped = policy(policies(window=8_000, ledger={"said_max_tokens": 7})).budget
     assert capped is not None
-    assert capped.ledger.rules == 7
+    assert capped.ledger.said == 7
     made = policies(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
     budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
     assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]

@@ -49,7 +49,7 @@ def test_a_request_without_reply_or_room_is_none_or_an_overflow() -> None:
     assert (only.refused, only.forwarded_tokens) == (True, 0)
     messages = [{"role": "user", "content": "hello?"}]
     conversation = Conversation("a", messages, questions=[question(messages, 0)])
-    nothing = dict.fromkeys(("evidence", "names", "rules"), (0, 0))
+    nothing = dict.fromkeys(("evidence", "names", "said"), (0, 0))
     assert play(conversation, "mask") == ReplayedConversation([], nothing, "a")
 
 

@@ -50,7 +50,7 @@ def test_columns_and_their_meaning_are_shown_where_there_is_something_to_show() 
     text = table(REPLAYED)
     assert "evidence" not in text
     assert "votes" not in text
-    kept = replace(SUMMARY, evidence_share=0.5, names_share=1.0, rules_share=1.0, yes_share=0.7, votes=999)
+    kept = replace(SUMMARY, evidence_share=0.5, names_share=1.0, said_share=1.0, yes_share=0.7, votes=999)
     counted = replace(kept, forwarded=99_999_999, own=9_999_999, saved_tokens=99_999_999, condensations=9_999)
     money = replace(counted, saved_cost=9_999.0, paid_cost=999.0, net_share=Share(-1.111, -2.222, -0.111))
     full = replace(money, rescued=99_999, unanswered=99_999)
@@ -169,7 +169,7 @@ def replayed() -> ReplayResults:
     ours = ReplayedRequest(2_000, 900, 0, 0, 4_000, 2.0, votes=5, yes_votes=3, action=Action.CONDENSED)
     played = {
         "off": [ReplayedConversation([direct] * 3, id=HOSTILE)],
-        "half-window": [ReplayedConversation([direct, ours, ours], {"rules": (1, 2)}, HOSTILE)],
+        "half-window": [ReplayedConversation([direct, ours, ours], {"said": (1, 2)}, HOSTILE)],
     }
     summaries = [summarize(name, each, direct=played["off"]) for name, each in played.items()]
     return ReplayResults(f"{HOSTILE}.json", 1, "", Window(8_192, "--window"), summaries, played=played)
@@ -201,7 +201,7 @@ def test_every_plot_has_a_table_and_shows_something() -> None:
     assert "<h2>Evidence kept</h2>" not in text
     assert "<h2>Rescued</h2>" not in text
     assert f'<p class="verdict"><strong>{verdict(replayed())}</strong></p>' in text
-    for part in ("<h2>Rules kept</h2><figure", "<td>request 2</td>", "<td>never</td>"):
+    for part in ("<h2>User's words kept</h2><figure", "<td>request 2</td>", "<td>never</td>"):
         assert part in text
 
 
@@ -302,9 +302,9 @@ def test_a_way_is_cheaper_once_it_stays_so() -> None:
 
 def test_shares_and_intervals_are_over_conversations_and_none_of_nothing() -> None:
     request = ReplayedRequest(100, 80, 0, 0, 200, 1.0, own_tokens=10, votes=3, yes_votes=1)
-    summary = summarize("a", [ReplayedConversation([request], {"rules": (each, 4)}) for each in (1, 3)], direct=())
-    assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.2)
-    assert summary.intervals["rules"] == (0.5, 0.25, 0.75)
+    summary = summarize("a", [ReplayedConversation([request], {"said": (each, 4)}) for each in (1, 3)], direct=())
+    assert (summary.said_share, summary.votes, summary.saved_share) == (0.5, 6, 0.2)
+    assert summary.intervals["said"] == (0.5, 0.25, 0.75)
     assert summary.intervals["yes"] == pytest.approx((1 / 3, 1 / 3, 1 / 3))
     assert summary.intervals["evidence"] is None
     summary = summarize("off", [])

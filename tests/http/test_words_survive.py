@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from strategies.core.ledger import FACTS_HEADING, RULES_HEADING
+from strategies.core.ledger import NAMES_HEADING, SAID_HEADING
 from tests.http.strict import assert_view, is_replacement
 from tests.strategies.driving import FORGETFUL
 from tests.support.recording import Exchange
@@ -70,13 +70,13 @@ def test_what_takes_a_rule_back_stands_after_it() -> None:
 
 
 def test_the_budget_of_the_ledger_is_a_setting() -> None:
-    ledger = {"rules_max_tokens": 60, "names_max_tokens": 0, "facts_max_tokens": 0}
+    ledger = {"said_max_tokens": 60, "names_max_tokens": 0}
     with proxy_with_upstream(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
         stage.ask(list(deployments(60))[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
         assert RULES[1] in record["content"]
         assert not all(rule in record["content"] for rule in RULES[1:])
-        assert FACTS_HEADING not in record["content"]
+        assert NAMES_HEADING not in record["content"]
 
 
 def record_of(stage: Stage, place: int, options: str | None = None) -> str:
@@ -91,28 +91,28 @@ def record_of(stage: Stage, place: int, options: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("off", ["off", "false"])
-def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: str) -> None:
+def test_what_was_said_can_be_switched_off_for_a_session_until_its_options_change(off: str) -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting, strategy="half-window") as stage:
         assert RULES[1] in record_of(stage, 40)
-        without = record_of(stage, 60, f"rules={off}")
-        assert RULES_HEADING not in without
-        assert FACTS_HEADING in without
-        assert RULES_HEADING not in record_of(stage, 80)
-        assert f"{RULES_HEADING}\n- Never restart node-7." in record_of(stage, 100, "min_rounds=2, rules=on")
+        without = record_of(stage, 60, f"said={off}")
+        assert SAID_HEADING not in without
+        assert NAMES_HEADING in without
+        assert SAID_HEADING not in record_of(stage, 80)
+        assert "- Never restart node-7." in record_of(stage, 100, "min_rounds=2, said=on")
 
 
 @pytest.mark.parametrize("strategy", ["extract", "summary", "mask+half-window", "rolling"])
-def test_rules_are_switched_off_for_any_strategy_by_the_body_too(strategy: str) -> None:
+def test_what_was_said_is_switched_off_for_any_strategy_by_the_body_too(strategy: str) -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting) as stage:
-        condenser = {"strategy": strategy, "force": True, "options": {"rules": False}}
+        condenser = {"strategy": strategy, "force": True, "options": {"said": False}}
         stage.ask(list(deployments(60))[:60], condenser=condenser)
         (record,) = [each for each in stage.last_view if is_replacement(each)]
-        assert RULES_HEADING not in record["content"]
-        assert FACTS_HEADING in record["content"]
+        assert SAID_HEADING not in record["content"]
+        assert NAMES_HEADING in record["content"]
 
 
-def test_rules_are_on_or_off() -> None:
+def test_what_was_said_is_on_or_off() -> None:
     with proxy_with_upstream(window=WINDOW) as stage:
-        answer = stage.post(body_of([{"role": "user", "content": "hi"}]), controls(options="rules=some"))
+        answer = stage.post(body_of([{"role": "user", "content": "hi"}]), controls(options="said=some"))
         assert (answer.status, answer.json()["error"]["param"]) == (400, "X-Condenser-Options")
-        assert "'rules' must be true or false" in answer.json()["error"]["message"]
+        assert "'said' must be true or false" in answer.json()["error"]["message"]

@@ -1,12 +1,6 @@
-"""A record made by rules: the fallback of `semantic` if the model fails.
+"""The scorer and the selection of `semantic`: how important a message is, and which messages are forgotten.
 
-It counts the kinds of events. From each event it takes a hundred characters of the first line that mentions an error,
-or else of the first one that mentions a success. The user's words come first, because standing rules are lost most
-easily. The sections are those that the model would have written; one without content is left out. The open items are
-the user's wishes and tasks, as the ledger finds them.
-
-The other half of the file is the scorer and the selection of `semantic`: how important a message is, and which messages
-are forgotten. A score is the base of the message's kind × length factor + bonuses; docs/internals/strategies.md has a
+A score is the base of the message's kind × length factor + bonuses; docs/internals/strategies.md has a
 table. The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome
 of a command and has the base of its call. Only the two ends of a long body are searched, because a summarizer is shown
 no more.
@@ -26,18 +20,13 @@ The first and the last user message, and everything after the view's limit, alwa
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from strategies.core.cues import is_weak
-from strategies.core.excerpt import cut_text
-from strategies.core.messages import Message, Role, TokenCounter, ToolCall
-from strategies.core.paths import target
-from strategies.core.rules import find_rules, without
+from strategies.core.messages import Message, Role, ToolCall
 from strategies.core.view import View
 
 LOWEST, HIGHEST = 0.15, 0.9
@@ -108,12 +97,6 @@ class MessageImportanceScorer:
         if message.role is Role.ASSISTANT:
             return self._kind_of(message.calls)
         return EventKind.RESULT if message.role is Role.TOOL else EventKind.USER
-
-    def speaks_of_error(self, text: str) -> bool:
-        return _has(text.lower(), self._wording.error)
-
-    def speaks_of_success(self, text: str) -> bool:
-        return _has(text.lower(), self._wording.success)
 
     def shown(self, text: str) -> str:
         """The text, or only its two ends if it is too long: at most `max_event_length` characters."""
@@ -245,126 +228,3 @@ def _units(view: View) -> Iterator[tuple[int, ...]]:
             yield (*range(*span), *range(*answers[span]))
         elif span not in joined:
             yield tuple(range(*span))
-
-
-_EXCERPT = 100
-_SAID = 300
-_FILES = 20
-_EARLIER_SHARE = 0.5
-
-
-# -- the record ----------------------------------------------------------------------------------------------------
-
-
-class Names(NamedTuple):
-    """The words of a record in one language: the titles of the sections, in order, and the labels in them."""
-
-    context: str
-    progress: str
-    state: str
-    open: str
-    findings: str
-    said: str
-    success: str
-    error: str
-    files: str
-    kinds: tuple[str, ...]  # the names of the kinds of events, in the order of `EventKind`
-
-
-ENGLISH = Names(
-    *("Task context", "Key progress", "Technical state", "Open items", "Important findings"),
-    *("User", "Success", "Error", "Files"),
-    kinds=("user messages", "edits", "tool calls", "assistant messages", "tool results"),
-)
-CHINESE = Names(
-    *("任务上下文", "关键进展", "技术状态", "待处理项", "重要发现"),
-    *("用户", "成功", "错误", "文件"),
-    kinds=("用户消息", "编辑操作", "工具调用", "助手消息", "工具结果"),
-)
-
-
-def rule_record(
-    messages: Sequence[Message],
-    earlier: str,
-    cap: int,
-    names: Names,
-    scorer: MessageImportanceScorer,
-    counter: TokenCounter,
-    listed: Collection[str] = (),
-) -> str:
-    """The record of messages in at most `cap` tokens, without the sentences that are `listed` in the ledger.
-
-    The earlier record comes first, in at most half of the tokens.
-    """
-    carried = cut_text(earlier, int(cap * _EARLIER_SHARE), counter) if earlier else ""
-    remaining = cap - counter.text(carried) - 2
-    sections = _sections(messages, listed, names, scorer)
-    fitted: dict[str, str] = {}
-    # The most important sections get their room first; in the record they have the usual order.
-    for title in (names.context, names.findings, names.open, names.progress, names.state):
-        text = section_within(f"{title}:", dict.fromkeys(sections[title]), remaining, counter)
-        remaining -= counter.text(text) + 2
-        fitted[title] = text
-    order = (names.context, names.progress, names.state, names.open, names.findings)
-    return "\n\n".join(part for part in (carried, *(fitted[title] for title in order)) if part)
-
-
-def _sections(
-    messages: Sequence[Message], listed: Collection[str], names: Names, scorer: MessageImportanceScorer
-) -> dict[str, list[str]]:
-    errors, successes = [], []
-    for message in (message for message in messages if message.role is not Role.USER):
-        lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
-        if error := _first(lines, scorer.speaks_of_error):
-            errors.append(f"- {names.error}: {error}")
-        elif success := _first(lines, scorer.speaks_of_success):
-            successes.append(f"- {names.success}: {success}")
-    return {
-        names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages, listed)],
-        names.progress: successes[::-1],
-        names.state: list(_state(messages, names, scorer)),
-        # The newest first: rules cannot tell which of them are done.
-        names.open: [
-            f"- {unit[:_SAID]}"
-            for message in reversed(messages)
-            for unit in find_rules(message.words)
-            if is_weak(unit) and unit not in listed
-        ],
-        names.findings: errors[::-1],
-    }
-
-
-def user_lines(messages: Iterable[Message], listed: Container[str] = ()) -> list[str]:
-    """What the user said line by line, each line once, where it was said last; without what is `listed` elsewhere."""
-    said = (without(line, listed) for message in messages for line in message.words.splitlines())
-    return list(dict.fromkeys(reversed([line for line in said if line])))[::-1]
-
-
-def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
-    line = next((line for line in lines if matches(line)), "")
-    return line if len(line) <= _EXCERPT else f"{line[:_EXCERPT]}..."
-
-
-def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
-    kinds = Counter(scorer.kind(message) for message in messages)
-    named = zip(names.kinds, EventKind, strict=True)
-    yield "- " + ", ".join(f"{name} {kinds[kind]}" for name, kind in named if kinds[kind])
-    files = (target(call) for message in messages for call in message.calls)
-    paths = list(dict.fromkeys(file.path for file in files if file))[-_FILES:]
-    if paths:
-        yield f"- {names.files}: " + ", ".join(paths)
-
-
-def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCounter, *, newest: bool = False) -> str:
-    """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits.
-
-    With `newest`, the last lines are taken instead.
-    """
-    section: list[str] = []
-    room -= counter.text(title) + 1
-    for line in reversed(list(lines)) if newest else lines:
-        room -= counter.text(line) + 1
-        if room < 0:
-            break
-        section.append(line)
-    return "\n".join((title, *(reversed(section) if newest else section))) if section else ""

@@ -1,0 +1,102 @@
+"""Actions: what an agent did by calling tools, one line for each call that changed something.
+
+A call that changes something is told from one that looks something up by where the text flows: what is looked up comes
+back, so the result is many times longer than the call. A line has the tool's name, the short values of its arguments,
+what its result names that the call did not, and whether it failed. Keys of JSON say nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
+from typing import NamedTuple
+
+from strategies.core.messages import ToolCall
+from strategies.core.names import without_keys
+from strategies.core.parsing import has_many_values, loads
+from strategies.core.paths import target
+
+_VALUE = 80  # characters of a value that is shown; of a longer one only the beginning
+_VALUES = 8
+_NAMED = 4  # names of a result
+_FLOW = 3  # how many times longer than the call the result of a look-up is
+_SHORT = 60  # characters; a shorter result acknowledges
+_DEPTH = 4
+
+
+class Action(NamedTuple):
+    tool: str
+    on: str  # the file, or the short values of the arguments
+    named: tuple[str, ...] = ()
+    has_failed: bool = False
+    changes: bool = False
+    is_used_later: bool = False  # whether later calls use a name of its result
+
+    def line(self) -> str:
+        named = f" → {', '.join(self.named)}" if self.named else ""
+        return f"{self.tool}: {self.on}{named}{' (failed)' if self.has_failed else ''}".replace(":  ", ": ")
+
+
+def changes(call: ToolCall, result: str) -> bool:
+    """Whether a call brought less back than it took along."""
+    return len(result) <= max(_FLOW * len(call.arguments), _SHORT)
+
+
+def action(call: ToolCall, names: Iterable[str], later: Set[str], *, changes: bool, has_failed: bool) -> Action:
+    """What a call did; of the `names` in its result those that `later` calls use come first."""
+    file = None if changes else target(call)
+    new = [name for name in names if name not in call.arguments]
+    new.sort(key=lambda name: name not in later)
+    on = file.path if file else " ".join(map(_short, islice(_values(call.arguments), _VALUES)))
+    return Action(call.name, on, tuple(new[:_NAMED]), has_failed, changes, bool(new) and new[0] in later)
+
+
+def _values(arguments: str) -> Iterator[str]:
+    """The values of a call's arguments, without their keys, in order."""
+    if has_many_values(arguments):
+        return iter((without_keys(arguments),))
+    try:
+        return _within(loads(arguments), _DEPTH)
+    except (ValueError, RecursionError):
+        return iter((arguments,))
+
+
+def _within(value: object, depth: int) -> Iterator[str]:
+    if isinstance(value, Mapping) and depth:
+        for each in value.values():
+            yield from _within(each, depth - 1)
+    elif isinstance(value, list) and depth:
+        for each in value:
+            yield from _within(each, depth - 1)
+    elif isinstance(value, str | int | float) and value not in ("", None):
+        yield str(value)
+
+
+def _short(value: str) -> str:
+    line = " ".join(value.split())
+    if len(line) <= _VALUE:
+        return line
+    words = line[:_VALUE].rpartition(" ")[0]
+    return f"{words if 2 * len(words) > _VALUE else line[:_VALUE]}…"
+
+
+def keys_of(calls: Iterable[ToolCall]) -> frozenset[str]:
+    """The names of tools and of their parameters, which are words of a schema and name nothing."""
+    keys: set[str] = set()
+    for call in calls:
+        keys.add(call.name)
+        if not has_many_values(call.arguments):
+            try:
+                value = loads(call.arguments)
+            except (ValueError, RecursionError):
+                continue
+            keys |= _keys(value, _DEPTH)
+    return frozenset(keys)
+
+
+def _keys(value: object, depth: int) -> set[str]:
+    if isinstance(value, Mapping) and depth:
+        return {*map(str, value), *(key for each in value.values() for key in _keys(each, depth - 1))}
+    if isinstance(value, list) and depth:
+        return {key for each in value for key in _keys(each, depth - 1)}
+    return set()

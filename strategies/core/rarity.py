@@ -1,0 +1,63 @@
+"""Rarity: how much of a text could not be guessed from the rest of its conversation.
+
+A term that stands in many messages says little, one that stands in a single message says much: log(N / df), in any
+language and without a list of words. A text's score is the mean over its terms. A text of few terms is drawn towards
+zero, because two rare words may be chance: so greetings and small talk sink.
+
+A term is a run of letters; in scripts without spaces, a pair of characters. Digits and very long runs are none.
+Scores are integers: the same messages give the same scores in every process, whatever the order of a set.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain, pairwise
+from math import log
+from zlib import crc32
+
+from strategies.core.terms import CJK
+
+HIGHEST = 1_000
+Terms = array  # of numbers, each of which stands for a term
+
+_UNSPACED = f"{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # and Thai, Lao, Burmese, Khmer
+_RUN = re.compile(rf"[{_UNSPACED}]{{2,}}|[^\W\d_{_UNSPACED}]{{2,}}")
+_LONGEST = 40  # letters of a term
+
+_DOUBT = 1_000  # the weight of a term without rarity that each text is taken to have besides its own
+
+
+def terms_of(text: str) -> Terms[int]:
+    """The terms of a text, each as a number, which is the same in every process."""
+    terms: set[str] = set()
+    for run in set(_RUN.findall(text.casefold())):
+        if run.isascii() or not run[0] > "\u0dff":
+            terms.update((run,) if len(run) <= _LONGEST else ())
+        else:
+            terms.update(map("".join, pairwise(run)))
+    return array("I", sorted(crc32(term.encode("utf-8", "surrogatepass")) for term in terms))
+
+
+class Rarity:
+    """The rarity of terms among messages, given by the terms of each."""
+
+    def __init__(self, messages: Iterable[Terms[int]]) -> None:
+        listed = list(messages)
+        self._found = Counter(chain.from_iterable(listed))
+        self._number = len(listed) + 1
+        self._weights: dict[int, int] = {}  # by how many messages have a term
+
+    def score(self, terms: Terms[int]) -> int:
+        """From 0, for a text whose terms stand everywhere or that has none, to nearly `HIGHEST`."""
+        weights = [self._weight(self._found[term]) for term in terms]
+        return sum(weight * weight for weight in weights) // (sum(weights) + _DOUBT)
+
+    def _weight(self, found: int) -> int:
+        weight = self._weights.get(found)
+        if weight is None:
+            rare = log(self._number / max(found, 1)) / log(self._number)
+            weight = self._weights[found] = round(HIGHEST * rare)
+        return weight

@@ -1,0 +1,153 @@
+"""The record that rules make of covered messages, without a model.
+
+Quoted, word for word: what the assistant said last in its messages; lines in which tools report that they failed, with
+the name of the tool. Told, under headings of their own: what calls changed and what they looked at; what was too large
+to be quoted. What the user said, and names, stand in the ledger behind it.
+
+Each section has a share of the room, in which the rarest lines come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from strategies.core.covered import LARGE, Covered
+from strategies.core.findings import closing_in
+from strategies.core.handles import handle_of
+from strategies.core.messages import Role, TokenCounter
+from strategies.core.quotes import STEP, Quote, chosen, is_quotable, lines, quotes
+from strategies.core.rarity import terms_of
+from strategies.core.units import Kind
+
+_ENGLISH = ("What was done:", "Errors:", "Looked at:", "Not quoted, because it is long:", "What the assistant said:")
+_CHINESE = ("做过的事：", "错误：", "查看过：", "因过长而未引用：", "助手说过的话：")
+_SHARES = (0.4, 0.2, 0.15, 0.05, 0.2)  # of the record's tokens; what one leaves goes to the next, but to the last
+_TARGETS = 12  # of one tool
+_FIRST = 200  # characters of what is too long to be quoted
+
+
+class _Line(NamedTuple):
+    rank: tuple[int, ...]  # lower is kept first
+    place: int
+    text: str
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line is one of the record's headings, in any language."""
+    return line in _ENGLISH or line in _CHINESE
+
+
+def record(source: Covered, cap: int, counter: TokenCounter, *, chinese: bool) -> str:
+    """The record in at most `cap` tokens; "" if nothing fits."""
+    titles = _CHINESE if chinese else _ENGLISH
+    told = (_done(source), _errors(source), _looked(source), _left(source, cap // LARGE, counter))
+    parts, spare = [], 0
+    for title, share, candidates in zip(titles, _SHARES, told, strict=False):
+        room = int(cap * share) + spare - counter.text(title) - 2
+        written, left = _fitted(candidates, room, counter)
+        parts += ["\n".join((title, *written))] if written else []
+        spare = left if written else int(cap * share) + spare
+    # What the assistant said gets no more than its share: what tools leave is for the user's words.
+    room = int(cap * _SHARES[-1]) - counter.text(titles[-1]) - 2
+    kept, _ = chosen(_closings(source), room, room, counter, _is_printed(source))
+    parts += ["\n".join((titles[-1], *lines(kept, "> ")))] if kept else []
+    return "\n\n".join(parts)
+
+
+def _fitted(candidates: Iterable[_Line], room: int, counter: TokenCounter) -> tuple[list[str], int]:
+    """The best lines that fit, in their places, and the tokens that are left."""
+    kept: list[_Line] = []
+    for line in sorted(candidates):
+        tokens = counter.text(line.text) + 1
+        if tokens <= room:
+            room -= tokens
+            kept.append(line)
+    return [line.text for line in sorted(kept, key=lambda line: (line.place, line.rank))], room
+
+
+def _done(source: Covered) -> Iterator[_Line]:
+    """A line for each call that changed something; of equal ones the newest."""
+    found = {act.line(): (index, act) for index, act in source.actions if act.changes}
+    for text, (index, act) in found.items():
+        score = source.rarity.score(terms_of(text)) // STEP
+        yield _Line((not act.is_used_later, -score, -index), index, f"- {text}")
+
+
+def _looked(source: Covered) -> Iterator[_Line]:
+    """A line for each tool that looked something up, with what it was used on last."""
+    used: dict[str, dict[str, int]] = {}
+    for index, act in source.actions:
+        if not act.changes:
+            of = used.setdefault(act.tool, {})
+            of.pop(act.on, None)
+            of[act.on] = index
+    for tool, targets in used.items():
+        listed = list(targets)[-_TARGETS:]
+        yield _Line((-max(targets.values()),), max(targets.values()), f"- {tool}: {', '.join(listed)}")
+
+
+def _errors(source: Covered) -> Iterator[_Line]:
+    """The lines of failed calls; of those that differ in their digits only, the newest."""
+    newest: dict[str, _Line] = {}
+    for index, _, calls, told in source.results:
+        tool = next((call.name for call in calls if call is not None), "")
+        for line in told:
+            key = "".join(char for char in line if not char.isdigit())
+            newest.pop(key, None)
+            newest[key] = _Line((-index,), index, f">> {tool}: {line}" if tool else f">> {line}")
+    return iter(newest.values())
+
+
+def _closings(source: Covered) -> list[Quote]:
+    """What the assistant said in the last paragraph of its messages."""
+    spoken = ((index, message) for index, message in source.messages if message.role is Role.ASSISTANT)
+    return quotes(((index, closing_in(message)) for index, message in spoken), source.rarity)
+
+
+def _is_printed(source: Covered) -> Callable[[Quote], bool]:
+    """Whether a tool has said the same: then these are its words, whoever repeats them."""
+    printed = [result.message.printed for result in source.results]
+    return lambda quote: any(quote.unit.text in text for text in printed)
+
+
+def _left(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line]:
+    """What the user gave that is too large to be quoted: its size, how it begins, its handle."""
+    chain = source.view.transcript.chain
+    for quote in source.said:
+        unit = quote.unit
+        if is_quotable(quote, most, counter):
+            continue
+        handle = handle_of(chain[quote.message])
+        text = f"- ({quote.message + 1}) {stand_in(unit.kind, unit.text, unit.lines)} handle {handle}"
+        yield _Line((-quote.message, quote.place), quote.message, text)
+
+
+def stand_in(kind: Kind, text: str, line_count: int) -> str:
+    """`[code, 40 lines]`, or the size and the first words of a text."""
+    if kind in (Kind.CODE, Kind.LOG):
+        return f"[{kind.value}, {line_count:,} line{'s' * (line_count != 1)}]"
+    first = " ".join(text[: _FIRST + 1].split())
+    cut = first if len(text) <= _FIRST else first.rsplit(" ", 1)[0]
+    return f"[{len(text):,} characters] {cut} [cut]"
+
+
+def whole_paragraphs(text: str, cap: int, counter: TokenCounter) -> str:
+    """As many of the first paragraphs of a text as fit into `cap` tokens."""
+    kept: list[str] = []
+    for paragraph in text.split("\n\n"):
+        cap -= counter.text(paragraph) + 1
+        if cap < 0:
+            break
+        kept.append(paragraph)
+    return "\n\n".join(kept)
+
+
+def written_by_model(text: str) -> str:
+    """The part of an earlier record, without its ledger, that stands before the first of our headings."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        if is_heading(line):
+            break
+        kept.append(line)
+    return "\n".join(kept).strip()
