@@ -48,7 +48,7 @@ _EXACT = re.compile(
 )
 # A number and its unit with a space between them.
 _APART = re.compile(rf"(?<![\w.])\d[\d,.]{{0,30}}+\s{UNIT}")
-_MAY_NAME = re.compile(r"\S*?(?:[\d_@/\\#$€£¥]|[a-z][A-Z]|\w\.\w)\S*")
+_MAY_NAME = re.compile(r"(?<!\S)\S*?(?:[\d_@/\\#$€£¥]|[a-z][A-Z]|\w\.\w)\S*")
 _BARE = re.compile(rf"[\d.,:/#$€£¥%TZ +-]*(?:k|bn|{UNIT})?")
 _UNSPACED = re.compile(f"[{CJK}]")
 _UNSPACED_END = re.compile(f"[{CJK}]+$")

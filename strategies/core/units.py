@@ -50,11 +50,12 @@ _MARK = re.compile(r"^(?:(?:[-*+•·–]|\[[ xX]\]) |#{1,6} )+")  # numbers sta
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+")
 _ROW = re.compile(r"\s*\|.*\||[^|\n]*\|[^|\n]*\|[^\n]*$")
 _QUOTED = re.compile(r"\s*>")
+_TAG = re.compile(r"\s*</?[a-zA-Z][\w:-]*>\s*$")  # alone on its line; people put such around what they write
 _OWN = re.compile(r"^[ \t>#*_-]{0,20}\[(?:ledger|condensed history)\]", re.IGNORECASE | re.MULTILINE)
 _INTRODUCES = re.compile(r"[:：]\W*$")
 _ENDS = re.compile(r"(?:[.!?…:：;；]|[。！？])[\"'”’」』）)\]*_`]*\s*$")
 _WORD = re.compile(r"[^\W_]")
-_SAYS = re.compile(rf"[^\W\d_]\S*\s+\S|[{CJK}]")  # a single word is a name, no statement
+_SAYS = re.compile(rf"(?<!\S)(?:(?!\s)[\W\d_])*+[^\W\d_]\S*+\s+\S|[{CJK}]")  # a single word is a name, no statement
 _GOES_ON = re.compile(r"\s*[a-zà-öø-ÿα-ωа-я]")
 # A sentence ends before a capital, a digit or a script without case, and not behind an abbreviation.
 _END = re.compile(r"[。！？]+[”’」』）\"')\]]*|(?<![.!?…])[.!?…]++[\"'”’)\]*_]*+\s+(?=[^\sa-z])")
@@ -70,15 +71,17 @@ _CODE = re.compile(
     r"|@\w+)"
 )
 _CODE_ENDS = (";", "{", "}", "(", "):", "\\")
+_BRACKETS = ("()", "（）")
 _INDENT = 4  # characters
 _LOOKED_AT = 200  # characters at the beginning of a line by which code is told from prose
 _TAIL = 40  # characters at its end by which its end is told
 
 
 def units(text: str) -> list[Unit]:
-    """All units of a text, in order. Quotations (`> …`) and what looks like our own record are left out."""
+    """All units of a text, in order. Quotations (`> …`), tags and what looks like our own record are left out."""
     own = _OWN.search(text)
     lines = (text[: own.start()] if own else text).splitlines()
+    ends = _ends_of_blocks(lines)
     found: list[Unit] = []
     at, intro = 0, ""
     while at < len(lines):
@@ -93,11 +96,13 @@ def units(text: str) -> list[Unit]:
             at, intro = end, ""
         elif _QUOTED.match(lines[at]):
             at += 1
-        elif block := _end_of_block(lines, at):
+        elif block := ends[at]:
             dated = sum(_LOG.match(line) is not None for line in lines[at:block])
             kind = Kind.LOG if 2 * dated > block - at else Kind.CODE
             found.append(Unit("\n".join(lines[at:block]), kind, number, "", block - at))
             at, intro = block, ""
+        elif _TAG.match(lines[at]):
+            at += 1
         elif _ROW.match(lines[at]):
             last = next((i for i in range(at, len(lines)) if not _ROW.match(lines[i])), len(lines))
             rows = [row.strip() for row in lines[at:last] if _WORD.search(row)]
@@ -128,14 +133,18 @@ def _said(joined: str, number: int, intro: str, *, is_item: bool) -> Iterator[Un
 
 def sentences(joined: str) -> Iterator[str]:
     """The sentences of a paragraph without line ends. None ends within brackets or behind an abbreviation."""
-    start = 0
+    start = read = depth = 0
     for match in _END.finditer(joined):
-        sentence, tail = joined[start : match.end()], joined[max(start, match.end() - _TAIL) : match.end()]
-        is_open = sentence.count("(") > sentence.count(")") or sentence.count("（") > sentence.count("）")
-        names_number = joined[match.end() : match.end() + 1].isdigit() and _NUMBERED.search(tail)
-        if not (is_open or names_number or _ABBREVIATED.search(tail)):
-            yield sentence.strip()
-            start = match.end()
+        end = match.end()
+        depth += sum(joined.count(mark, read, end) for mark in "(（") - sum(
+            joined.count(mark, read, end) for mark in ")）"
+        )
+        read = end
+        tail = joined[max(start, end - _TAIL) : end]
+        names_number = joined[end : end + 1].isdigit() and _NUMBERED.search(tail)
+        if not (depth > 0 or names_number or _ABBREVIATED.search(tail)):
+            yield joined[start:end].strip()
+            start, depth = end, 0
     if rest := joined[start:].strip():
         yield rest
 
@@ -155,15 +164,22 @@ def _end_of_paragraph(lines: list[str], start: int) -> int:
 
 def _begins(line: str) -> bool:
     """Whether a line begins something new, whatever stands before it."""
-    return any(pattern.match(line) for pattern in (_BULLET, _HEADING, _FENCE, _QUOTED, _ROW))
+    return any(pattern.match(line) for pattern in (_BULLET, _HEADING, _FENCE, _QUOTED, _ROW, _TAG))
 
 
-def _end_of_block(lines: list[str], start: int) -> int:
-    """The line behind a block of code, of a log or of data that begins at `start`; 0 if none begins there."""
-    end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
-    marked = [_is_code(line) for line in lines[start:end]]
-    is_block = len(marked) >= _LEAST_BLOCK and 5 * sum(marked) >= 3 * len(marked)
-    return end if is_block else 0
+def _ends_of_blocks(lines: list[str]) -> list[int]:
+    """For each line, the line behind the block of code, of a log or of data that begins there; 0 if none does."""
+    ends = [0] * len(lines)
+    end, code, other = len(lines), 0, 0
+    for at in range(len(lines) - 1, -1, -1):
+        if not lines[at].strip():
+            end, code, other = at, 0, 0
+        elif not _TAG.match(lines[at]):
+            is_code = _is_code(lines[at])
+            code, other = code + is_code, other + (not is_code)
+        if end - at >= _LEAST_BLOCK and 2 * code >= 3 * other:
+            ends[at] = end
+    return ends
 
 
 def _is_code(line: str) -> bool:
