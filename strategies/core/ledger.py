@@ -91,12 +91,15 @@ def said_heading_tokens(counter: TokenCounter) -> int:
 def fitting_names(names: Iterable[str], cap: int, counter: TokenCounter) -> Iterator[str]:
     """As many names as fit into `cap` tokens, in order, without those that an earlier name contains."""
     room, known = cap - max(counter.text(headings[1]) for headings in _HEADINGS) - 1, ""
+    mark, placed = counter.text(f"\n{_NAMES}"), 0  # how many names stand in the last line
     for name in names:
         if room < _LEAST:
             return
-        tokens = counter.text(f"{_COMMA}{name}") + (_COMMA in name)
+        is_alone = _COMMA in name
+        tokens = counter.text(f"{_COMMA}{name}") + (mark if is_alone or placed % _NAMES_A_LINE == 0 else 0)
         if tokens <= room and name not in known:
             room -= tokens
+            placed = 0 if is_alone else placed + 1
             known += f"\n{name}"
             yield name
 

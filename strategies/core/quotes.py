@@ -9,7 +9,7 @@ oldest first, each with the number of its message: a reader in order knows which
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -31,20 +31,33 @@ class Quote(NamedTuple):
     rank: tuple[int, bool, int, int]  # lower is kept first
 
     @property
+    def fills_only(self) -> bool:
+        """Whether it is kept only where it stands between two that are kept."""
+        return self.rank[0] > 0
+
+    @property
     def paragraph(self) -> tuple[int, int]:
         return self.message, self.unit.paragraph
 
 
 def quotes(messages: Iterable[tuple[int, Iterable[Said]]], rarity: Rarity) -> list[Quote]:
-    """The units of messages, given with their chain indices, best first; each wording once, where it was said last."""
+    """The units of messages, given with their chain indices, best first.
+
+    Behind them stands what fills paragraphs only: wordings that were said again later, and units such as "Thanks!",
+    because room that nothing needs is for turns.
+    """
     found: dict[str, Quote] = {}
+    fillers: list[Quote] = []
     for index, units in messages:
         for place, (unit, terms, has_name) in enumerate(units):
+            if earlier := found.pop(unit.text, None):
+                fillers.append(earlier._replace(rank=(1, *earlier.rank[1:])))
             if len(terms) < _LEAST and not (has_name or unit.intro):
-                continue  # "Thanks!" says nothing, and room that nothing needs is for turns
-            rank = (-(rarity.score(terms) // STEP), not has_name, -index, place)
-            found[unit.text] = Quote(index, place, unit, rank)
-    return sorted(found.values(), key=lambda quote: quote.rank)
+                fillers.append(Quote(index, place, unit, (1, True, -index, place)))
+            else:
+                rank = (-(rarity.score(terms) // STEP), not has_name, -index, place)
+                found[unit.text] = Quote(index, place, unit, rank)
+    return [*sorted(found.values(), key=lambda quote: quote.rank), *fillers]
 
 
 def is_quotable(quote: Quote, most: int, counter: TokenCounter) -> bool:
@@ -65,8 +78,12 @@ def chosen(
         paragraphs[quote.paragraph][quote.place] = quote
     kept: dict[tuple[int, int], dict[int, Quote]] = defaultdict(dict)
     introduced: set[tuple[int, str]] = set()
+    forms: Counter[str] = Counter()
+    number = counter.text(f"({max((quote.message for quote in ordered), default=0) + 1}) ")
     misses = 0
     for quote in ordered:
+        if quote.fills_only:
+            break
         here, intro = kept[quote.paragraph], (quote.message, quote.unit.intro)
         if quote.place in here or not quote.unit.may_be_quoted or skips(quote):
             continue
@@ -75,6 +92,8 @@ def chosen(
         more = [paragraphs[quote.paragraph].get(place) for place in span if place not in here]
         cost = counter.text(f"- {intro[1]}") + 1 if intro[1] and intro not in introduced else 0
         sizes = [counter.text(written(each)) + 1 if each and not skips(each) else room + 1 for each in more]
+        # The second of a form brings the numbers of both.
+        cost += sum(number * (2 if forms[_form(each)] == 1 else min(forms[_form(each)], 1)) for each in more if each)
         if cost + sum(sizes) > room or max(sizes) > most:
             misses += 1
             if misses == _MISSES:
@@ -83,6 +102,7 @@ def chosen(
         room -= cost + sum(sizes)
         misses = 0
         introduced.add(intro)
+        forms.update(_form(each) for each in more if each)
         here.update((each.place, each) for each in more if each)
     return sorted(quote for here in kept.values() for quote in here.values()), room
 
