@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from strategies.core.covered import LARGE, Covered
+from strategies.core.excerpt import cut_text
 from strategies.core.findings import closing_in
 from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter
@@ -24,6 +25,7 @@ _ENGLISH = ("What was done:", "Errors:", "Looked at:", "Not quoted, because it i
 _CHINESE = ("做过的事：", "错误：", "查看过：", "因过长而未引用：", "助手说过的话：")
 _SHARES = (0.4, 0.2, 0.15, 0.05, 0.2)  # of the record's tokens; what one leaves goes to the next, but to the last
 _TARGETS = 12  # of one tool
+_LEAST = 50  # tokens of a summary of which both ends are shown
 _FIRST = 200  # characters of what is too long to be quoted
 
 
@@ -116,7 +118,7 @@ def _left(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line]:
     chain = source.view.transcript.chain
     for quote in source.said:
         unit = quote.unit
-        if is_quotable(quote, most, counter):
+        if quote.fills_only or is_quotable(quote, most, counter):
             continue
         handle = handle_of(chain[quote.message])
         text = f"- ({quote.message + 1}) {stand_in(unit.kind, unit.text, unit.lines)} handle {handle}"
@@ -133,14 +135,15 @@ def stand_in(kind: Kind, text: str, line_count: int) -> str:
 
 
 def whole_paragraphs(text: str, cap: int, counter: TokenCounter) -> str:
-    """As many of the first paragraphs of a text as fit into `cap` tokens."""
+    """As many of the first paragraphs of a text as fit into `cap` tokens; of one that is too long, both ends."""
     kept: list[str] = []
+    left = cap
     for paragraph in text.split("\n\n"):
-        cap -= counter.text(paragraph) + 1
-        if cap < 0:
+        left -= counter.text(paragraph) + 1
+        if left < 0:
             break
         kept.append(paragraph)
-    return "\n\n".join(kept)
+    return "\n\n".join(kept) or (cut_text(text, cap, counter) if cap >= _LEAST else "")
 
 
 def written_by_model(text: str) -> str:

@@ -336,8 +336,7 @@ class Span:
         The user's words take their room first. Names are left out if the record would get less than a third of the
         text. Raises `Declined` if there is no room for a record.
         """
-        caps = ledger_caps(budget, text_room(budget.summary_cap, self.view.counter))
-        whole = next_ledger(self.view, self.items, self.end, budget, caps)
+        whole = next_ledger(self.view, self.items, self.end, budget, ledger_caps(budget, cap.text))
         ledger, room = whole, 0
         for ledger in (whole, replace(whole, names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
