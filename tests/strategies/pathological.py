@@ -6,21 +6,28 @@ from collections.abc import Callable, Mapping
 from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
-from strategies.core import cards, ledger, rules, transcript, values
+from strategies.core import cards, ledger, quotes, transcript
+from strategies.core.actions import action, changes
+from strategies.core.covered import Covered, covered, ledger_of
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
+from strategies.core.failures import failures
+from strategies.core.findings import closing_in, other_names_in, said_in, users_names_in
 from strategies.core.history import break_fences
-from strategies.core.ledger import find_facts, rank_facts
+from strategies.core.messages import ToolCall
+from strategies.core.names import find_names, has_name, without_keys
 from strategies.core.parsing import normalized
-from strategies.core.rules import latest
+from strategies.core.rarity import Rarity, terms_of
+from strategies.core.record import record
 from strategies.core.summary import read_json_answer, read_plain_answer
+from strategies.core.terms import distinct, terms, width
+from strategies.core.units import units
 from strategies.dynacontext import tagged
-from strategies.extract import record
 from strategies.memory import ranking
 from strategies.memory.attribution import attribute_cards
 from strategies.memory.block import appears_in as shown_before
-from strategies.rule_record import body
-from tests.support.transcripts import WORDS, assistant, message, user, view_of
+from strategies.selection import body
+from tests.support.transcripts import WORDS, assistant, call, message, tool, user, view_of
 
 PIECES = (
     *(
@@ -69,7 +76,8 @@ PIECES = (
     *("1,", "1.", "1 ", "a.", "a@", "a-", "a_", "a/", "aB", "a1", "://", "http://a,", "0x1f ", "10 ms ", "#1", "$1,"),
     *(". ", '."', "? ", ",\n", "x ", "x\n", "中。", "- a\n", "> a\n", ":\n", "= ", " is", "2024-01-", "1 May ", "1月"),
     *("```", "```\n", "~~~\n", '\\"', "[x] ", "a: ", "never ", "Never a.\n", "use a\n", "please ", "I do not ", "不要"),
-    *("instead of a ", "forget the ", "error: ", "Error:\n", "<summary>", "<memory>", "</memory>", "<memory>[", "[{"),
+    *("error: ", "Error:\n", "a.py:1: ", "exit code 1 ", '{"a": ', "| a ", "<a>\n", "(a. B", "E.g. ", "(1) ", "a.B."),
+    *("    a\n", "<summary>", "<memory>", "</memory>", "<memory>[", "[{"),
     *("<reasoning>", "<decision>", "<future_direction>", "<think>", "<message ", "[Ledger]\n", "exceed", "tokens> "),
     *("max_model_len", "1 tokens ", "maximum context length is "),
 )
@@ -87,33 +95,45 @@ def _attributed(text: str) -> object:
     return attribute_cards(_cards_of(text), view, view.items)
 
 
-def _merged(*texts: str) -> object:
-    kept = rules.Rules()
-    for text in texts:
-        kept.hear(text, rules.find_rules(text))
-    return list(kept)
+def _covered(text: str) -> Covered:
+    """A conversation in which everybody says the text, and a tool is called with it and prints it."""
+    calls = (call("c", "run", text), call("d", "run", {"command": text}))
+    told = (assistant(text, *calls), tool("c", text), tool("d", text), user(text), assistant(text), user("And?"))
+    view = view_of([user("Go."), user(text), *told])
+    return covered(view, view.items[:7], 7, 1_000)
+
+
+def _done(done: ToolCall) -> object:
+    return changes(done, "ok"), action(done, ("a-1",), frozenset(), changes=True, has_failed=False)
+
+
+def _chosen(text: str) -> object:
+    said = said_in(message(user(text)))
+    ordered = quotes.quotes([(0, said), (1, said[::-1])], Rarity([terms_of(text)]))
+    kept, _ = quotes.chosen(ordered, 10 * len(text), 10 * len(text), WORDS)
+    return quotes.lines(kept)
 
 
 READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
-    "rules": {
-        "standing": rules.find_rules,
-        "merged": lambda text: _merged(text, text[::-1]),
-        "statement": lambda text: (values.statement(text), values.correction(text), values.corrected(text, "7")),
+    "said": {
+        "units": units,
+        "said": lambda text: (said_in(message(user(text))), closing_in(message(assistant(text)))),
+        "quotes": _chosen,
+        "terms": lambda text: Rarity([terms_of(text)]).score(terms_of(text)),
         "is_chinese": lambda text: transcript.is_chinese(view_of([user(text)]).transcript),
     },
-    "facts": {
-        "exact": lambda text: list(find_facts(text)),
-        "ranked": lambda text: rank_facts((), [text, text]),
+    "told": {
+        "names": lambda text: (list(find_names(text)), has_name(text), without_keys(text)),
+        "names of lines": lambda text: (users_names_in(message(user(text))), other_names_in(message(tool("c", text)))),
+        "failures": lambda text: failures(message(tool("c", text)), text, is_file=False),
+        "actions": lambda text: _done(ToolCall("c", "run", text)),
+        "values": lambda text: _done(ToolCall("c", "run", json.dumps({text: [text, {"a": text}]}))),
+    },
+    "records": {
         "parted": ledger.split_ledger,
-        "latest": lambda text: latest(text.splitlines()),
         "joined": lambda text: ledger.append_ledger(text, ledger.Ledger((text,))),
-        "ledger": lambda text: ledger.ledger(
-            ledger.Ledger(),
-            [message(user(text))],
-            [message(user(text)), message(assistant(text))],
-            ledger.LEDGER,
-            WORDS,
-        ),
+        "ledger": lambda text: ledger_of(_covered(text), ledger.LEDGER, WORDS),
+        "record": lambda text: record(_covered(text), 1_000, WORDS, chinese=False),
     },
     "answers": {
         "read_json_answer": read_json_answer,
@@ -123,16 +143,13 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "read_vote": read_vote,
         "unfenced": break_fences,
         "cut_text": lambda text: cut_text(text, 100, WORDS),
-        "record": lambda text: record(
-            view_of([user("Go."), assistant(text), user(text), user("And?")]), 3, 1_000, text.splitlines()
-        ),
         "body": lambda text: body(message(user(text))),
     },
     "memory": {
         "plain": normalized,
-        "terms": ranking.terms,
-        "distinct": ranking.distinct,
-        "width": ranking.width,
+        "terms": terms,
+        "distinct": distinct,
+        "width": width,
         "speaker": ranking.speaker,
         "dates": ranking.dates,
         "split": ranking.split,

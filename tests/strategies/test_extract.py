@@ -7,11 +7,11 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import Answer, Effect
 from strategies.core.errors import Declined
+from strategies.core.ledger import SAID_HEADING
 from strategies.core.plan import apply
 from strategies.core.replacement import OPENING, previous_record, previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from strategies.extract import record
 from tests.strategies.driving import attempted, condensed, later, plan_of, stages_of, texts
 from tests.support.transcripts import (
     WORDS,
@@ -42,7 +42,7 @@ WORK = [
     assistant("I found the cause."),
     user("Never touch tests/.\nUse Python 3.11."),
     assistant(None, call("e", "bash", {"command": "pytest"})),
-    tool("e", "collecting\nTypeError: no parser\nE   2 failed\n"),
+    tool("e", "E   TypeError: no parser\nFAILED tests/test_a.py - 1 of 2\n"),
     assistant("The parser is mended, two tests are left."),
     user("Go on."),
     assistant("ok"),
@@ -61,29 +61,29 @@ def test_a_deep_cut_that_cannot_be_made_leaves_the_goal() -> None:
     assert 0.3 * BUDGET.usable < extracted(talk, goal=4_000).tokens <= 4_000
 
 
-def test_the_record_says_what_was_said_done_and_failed() -> None:
-    text = previous_text(extracted(WORK))
-    assert "What the user said:\n- Go on." in text
-    assert "What was decided, found and changed:\n- I found the cause." in text
-    assert "Tools used on:\n- read_file: src/a.py\n- bash: " in text
-    assert "Errors seen:\n- TypeError: no parser\n- E   2 failed" in text
-    assert "The assistant's last words:\nThe parser is mended, two tests are left." in text
+def test_the_record_says_what_was_done_what_failed_and_what_was_said() -> None:
+    text = replacement_of(extracted(WORK))
+    assert "What was done:\n- bash: pytest" in text
+    assert "Errors:\n>> bash: E   TypeError: no parser\n>> bash: FAILED tests/test_a.py - 1 of 2\n" in text
+    assert "Looked at:\n- read_file: src/a.py" in text
+    assert "What the assistant said:\n> I found the cause.\n> The parser is mended, two tests are left." in text
+    assert f"{SAID_HEADING}\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text
 
 
 def test_a_second_record_has_one_section_for_each_kind_of_line() -> None:
     first = extracted(WORK)
-    more = [assistant("We decided to ship it."), user("Fine."), assistant("ok"), user("And now?")]
-    text = previous_text(condensed("extract", later(first, transcript_of([*WORK, *more])), BUDGET.with_goal(0)))
-    assert text.count("What the user said:") == 1
-    assert "- I found the cause.\n" in text
-    assert "- We decided to ship it." in text
-    assert text.count("TypeError: no parser") == 1
+    more = [assistant("We decided to ship it."), user("Fine then."), assistant("ok"), user("And now?")]
+    text = replacement_of(condensed("extract", later(first, transcript_of([*WORK, *more])), BUDGET.with_goal(0)))
+    assert "What the assistant said:\n> I found the cause.\n" in text
+    assert "> We decided to ship it." in text
+    headings = ("What was done:", "Errors:", "Looked at:", "What the assistant said:", SAID_HEADING)
+    assert [text.count(each) for each in (*headings, "TypeError: no parser")] == [1] * 6
 
 
 def test_a_ledger_leaves_room_for_what_was_done() -> None:
     names = " ".join(f"src/module_{number}/file_{number}.py" for number in range(400))
     work = [user("Go."), assistant("I fixed the lexer."), user(names), assistant("ok"), user("On."), assistant("ok")]
-    assert "- I fixed the lexer." in previous_text(extracted([*work, user("Well?")]))
+    assert "> I fixed the lexer." in previous_text(extracted([*work, user("Well?")]))
 
 
 def test_in_a_small_window_rules_have_more_than_a_tenth_of_it() -> None:
@@ -110,28 +110,15 @@ def test_each_sentence_of_the_user_has_one_place() -> None:
     assert [replacement_of(again).count(each) for each in (peaked, rule)] == [1, 1]
 
 
-def test_a_value_that_was_replaced_is_not_in_the_record() -> None:
-    bodies: list[Body] = [user("Go."), assistant("Yes.")]
-    budgets = ("Our budget is $240 total.", "Our budget is $910 total.")
-    for said in (budgets[0], "Our deadline is Friday.", "Sorry, Tuesday.", budgets[1]):
-        bodies += [user(said), assistant("Noted.")]
+def test_what_was_said_of_a_value_stands_whole_and_in_order() -> None:
+    said = ["Take one pill at 8:00.", "Our deadline is Friday.", "Sorry, Tuesday.", "Take one pill at 20:00."]
+    bodies = [user("Go."), assistant("Yes.")]
+    for each in said:
+        bodies += [user(each), assistant("Noted.")]
     text = replacement_of(extracted([*bodies, *chat(3, size=60)]))
-    assert "$240" not in text
-    assert "- Our budget is $910 total." in text
-    assert "- Our deadline is Tuesday (was Friday)." in text
-
-
-def test_what_the_user_told_anew_names_what_it_was() -> None:
-    first, second, third = "https://a.example.org", "https://b.example.org", "https://c.example.org"
-    bodies: list[Body] = [user("Go."), assistant("Yes.")]
-    for said in (f"It works. The staging URL is {first}.", f"The staging URL is {second}."):
-        bodies += [user(said), assistant("Noted.")]
-    view = extracted([*bodies, *chat(3, size=60)])
-    assert f"- It works.\n- The staging URL is {second} (was {first}).\n" in replacement_of(view)
-    grown = transcript_of([*bodies, *chat(3, size=60), user(f"The staging URL is {third}."), *chat(3, size=60)])
-    again = replacement_of(condensed("extract", later(view, grown), BUDGET.with_goal(0)))
-    assert f"- The staging URL is {third} (was {second})." in again
-    assert first not in again
+    assert f"- (3) {said[0]}\n- (9) {said[3]}\n" in text
+    assert all(each in text for each in said)
+    assert "(was" not in text
 
 
 def test_what_stays_verbatim_is_not_in_the_record() -> None:
@@ -160,7 +147,7 @@ def test_an_earlier_record_is_carried_forward_ahead_of_it_all() -> None:
     )
     second = condensed("extract", grown, BUDGET.with_goal(0))
     assert previous_text(second).startswith("Goal: mend the parser.")
-    assert previous_record(second)[1].rules == ("Use tabs.",)
+    assert "- Use tabs." in previous_record(second)[1].said
 
 
 def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
@@ -202,14 +189,8 @@ def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record()
 @pytest.mark.parametrize("cap", [100, 300])
 def test_the_record_keeps_within_its_cap(cap: int) -> None:
     bodies = [user("task"), *(body for i in range(30) for body in (user(f"Rule {i}: {words(20)}"), *step(i, 50)))]
-    view = view_of(bodies)
-    text = record(view, view.last_cut, cap, [f"Rule {i}: {words(20)}" for i in range(27)])
-    assert 0 < WORDS.text(text) <= cap
-    assert "Rule 26" in text  # the newest that goes
-    assert "Rule 0:" not in text
     after = extracted(bodies, max_tokens=cap)
-    assert after.replacement is not None
-    assert WORDS.text(previous_text(after)) <= cap
+    assert 0 < WORDS.text(previous_text(after)) <= cap
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from strategies.core.view import View
 from tests.strategies.driving import condensed, later, texts
 from tests.support.transcripts import Body, assistant, call, chat, step, tool, transcript_of, user, view_of, words
 
-ENGLISH_WORDS = ("earlier messages", "The user's own words", "Exact names", "left out:", "What the user said")
+ENGLISH_WORDS = ("earlier messages", "What the user said", "Names and numbers", "left out:", "What was done")
 WRITES_NOTHING = ("off", "recent", "shorten")
 """Strategies whose views hold no message with words of the proxy's own."""
 BUDGET = Budget.of(100_000).with_goal(400)
@@ -53,4 +53,5 @@ def test_a_record_that_stands_keeps_its_language_when_the_conversation_changes_i
     ]
     again = condensed("half-window", grown, BUDGET)
     assert "earlier messages" in texts(again)[1]
-    assert previous_record(again)[1].rules == previous_record(view)[1].rules == ("不要修改 tests/ 目录。",)
+    assert previous_record(view)[1].said == ("- 不要修改 tests/ 目录。",)
+    assert "- 不要修改 tests/ 目录。" in previous_record(again)[1].said

@@ -8,7 +8,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.protocol import SessionFacts
-from strategies.core.replacement import previous_text
+from strategies.core.replacement import previous_record, previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.summary import TAG_TOKENS
 from strategies.core.view import View
@@ -131,26 +131,27 @@ def test_rules_write_the_record_and_the_reason_is_said(result: Result, reason: s
     assert "sorry" not in record
 
 
-def test_the_rules_count_kinds_and_pick_results_and_errors() -> None:
+def test_the_rules_count_kinds_and_tell_what_was_done_and_what_failed() -> None:
     bodies = agent(60)
     bodies[6:8] = [
-        assistant(None, call("c2", "bash")),
-        tool("c2", "a\nsrc/a.py: TypeError: bad\nSuccess\n" + words(30)),
+        assistant(None, call("c2", "bash", {"command": "pytest -q"})),
+        tool("c2", "a\nsrc/a.py:3: TypeError: bad\n" + words(30)),
     ]
-    bodies[8:10] = [assistant(None, call("c3", "bash")), tool("c3", "All tests completed\n" + words(30))]
     bodies[10:10] = [user("It broke. Never touch tests/.")]
     bodies[41:41] = [user("Go on.")]
     bodies.append(user("Last"))
-    record = previous_text(condensed("semantic", view_of(bodies), ROOMY.with_goal(300), failing))
-    assert record.split("\n\n")[0].startswith("Task context:\n- User: It broke.")
-    assert "Key progress:\n- Success: All tests completed" in record
-    assert "Important findings:\n- Error: src/a.py: TypeError: bad" in record
-    assert "- user messages 1, tool calls 59, tool results 59" in record
+    view = condensed("semantic", view_of(bodies), ROOMY.with_goal(300), failing)
+    record, ledger = previous_record(view)
+    assert record.startswith("user messages 1, tool calls 59, tool results 59\n\n")
+    assert "Errors:\n>> bash: src/a.py:3: TypeError: bad" in record
+    assert "Looked at:\n- bash: " in record
+    assert ledger.said == ("- It broke.", "- Never touch tests/.")
 
 
 def test_the_rules_write_chinese_in_a_chinese_conversation() -> None:
     view = condensed("semantic", view_of(agent(60, task="请帮我修复解析器里的错误")), ROOMY, failing)
-    assert previous_text(view).startswith("技术状态:\n- 工具调用 ")
+    assert previous_text(view).startswith("工具调用 ")
+    assert "查看过：" in previous_text(view)
 
 
 def test_an_earlier_record_stays_in_the_rules_record() -> None:

@@ -43,7 +43,7 @@ def test_it_asks_once_for_what_the_replacement_has_room_for() -> None:
     (asked,) = questions(strategy.condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert (asked.role, asked.view) == (SUMMARIZER, None)
-    assert 300 < asked.max_tokens <= BUDGET.replacement_cap
+    assert 200 < asked.max_tokens <= BUDGET.replacement_cap
     (capped,) = stages_of("summary", summary={"summary_max_tokens": 120, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
     assert question.max_tokens == 120 + TAG_TOKENS

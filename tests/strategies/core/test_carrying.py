@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.ledger import Fact, Ledger, LedgerCaps
+from strategies.core.ledger import Ledger, LedgerCaps
 from strategies.core.replacement import ledger_caps, ledger_tokens, next_ledger, previous_record, text_room
 from strategies.core.summary import Span, record_cap
 from strategies.core.view import View
@@ -27,24 +27,24 @@ def test_the_last_user_message_is_not_history_yet() -> None:
 @pytest.mark.parametrize("last", [[], [user("And?"), assistant("So.")]], ids=["as the last", "as an earlier one"])
 def test_the_first_message_is_not_taken_while_it_stands_whole(last: list[Body]) -> None:
     view = view_of([user(RULE), assistant("Yes."), assistant("So."), *last])
-    assert handed_on(view, 2).rules == ()
+    assert handed_on(view, 2).said == ()
 
 
 def test_a_first_message_that_a_smaller_window_cuts_is_taken_then() -> None:
-    bodies: list[Body] = [user(f"{words(150)}\n{RULE}\n{words(150)}"), assistant("Yes."), *chat(30, size=60)[1:]]
+    bodies: list[Body] = [user(f"{words(150)}.\n{RULE}\nSo {words(150)}."), assistant("Yes."), *chat(30, size=60)[1:]]
     before = condensed("half-window", view_of(bodies), BUDGET.with_goal(1_500))
-    assert previous_record(before)[1].rules == ()
+    assert RULE not in str(previous_record(before)[1])
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(30, size=60)[1:]]))
     after = condensed("half-window", grown, Budget.of(2_000))
     assert RULE not in after.items[0].message.text
-    assert previous_record(after)[1].rules == (RULE,)
+    assert RULE in str(previous_record(after)[1])
 
 
 def test_a_rule_in_the_middle_of_a_long_first_message_is_taken() -> None:
-    view = view_of([user(f"{words(900)}\n{RULE}\n{words(900)}"), *chat(30, size=60)[2:]])
+    view = view_of([user(f"{words(900)}.\n{RULE}\nSo {words(900)}."), *chat(30, size=60)[2:]])
     after = condensed("half-window", view, BUDGET)
     assert RULE not in after.items[0].message.text
-    assert previous_record(after)[1].rules == (RULE,)
+    assert RULE in str(previous_record(after)[1])
 
 
 @pytest.mark.parametrize("strategy", ["summary", "extract"])
@@ -53,25 +53,16 @@ def test_a_rule_in_a_dropped_message_is_taken_later(strategy: str) -> None:
     dropped = condensed("recent", view_of(bodies), BUDGET.with_goal(800))
     assert all(RULE not in item.message.text for item in dropped.items)
     grown = later(dropped, transcript_of([*bodies, assistant("So."), *chat(30, size=60)[1:]]))
-    assert RULE in previous_record(condensed(strategy, grown, BUDGET.with_goal(800)))[1].rules
+    assert f"- {RULE}" in previous_record(condensed(strategy, grown, BUDGET.with_goal(800)))[1].said
 
 
-def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
-    bodies = [user("Go."), assistant("A-1"), *chat(30, size=60)[1:]]
-    first = condensed("summary", view_of(bodies), BUDGET.with_goal(800))
-    grown = later(first, transcript_of([*bodies, assistant("A-1"), *chat(30, size=60)[1:]]))
-    second = condensed("summary", grown, BUDGET.with_goal(800))
-    assert previous_record(first)[1].facts == (Fact("A-1"),)
-    assert previous_record(second)[1].facts == (Fact("A-1", 2),)
-
-
-def test_rules_have_two_thirds_of_a_small_window() -> None:
+def test_the_users_words_have_two_thirds_of_a_small_window() -> None:
     rules = "\n".join(f"Never open door number {i}." for i in range(80))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
     kept = handed_on(view, 3, Budget.of(3_000))
-    most = text_room(400, WORDS)
-    assert most / 2 < ledger_tokens(Ledger(kept.rules), WORDS) <= most * 2 / 3 + 1
-    assert 0 < ledger_tokens(Ledger((), kept.facts), WORDS) <= most * 0.3 + 1
+    most = text_room(Budget.of(3_000).summary_cap, WORDS)
+    assert most / 3 < ledger_tokens(Ledger(kept.said), WORDS) <= most * 2 / 3 + 1
+    assert 0 < ledger_tokens(Ledger((), kept.names), WORDS) <= most / 4 + 1
     assert ledger_tokens(kept, WORDS) <= most * 0.9 + 4
 
 
@@ -80,7 +71,17 @@ def test_where_the_record_would_have_no_room_names_give_way_to_it() -> None:
     budget = Budget(2_000, 0, ledger=LedgerCaps(1_000, 1_000))
     cap = record_cap(view, budget, 2_000)
     ledger, left = Span.before(view, 3, 10_000).ledger_and_room(cap, budget)
-    assert ledger.rules == (RULE,)
-    tight = cap._replace(text=ledger_tokens(Ledger((RULE,)), WORDS) + 50)
-    assert Span.before(view, 3, 10_000).ledger_and_room(tight, budget) == (Ledger((RULE,)), 50)
-    assert left >= 50
+    assert (ledger.said, left >= 50) == ((f"- {RULE}",), True)
+    tight = cap._replace(text=100)
+    assert Span.before(view, 3, 10_000).ledger_and_room(tight, budget)[0] == Ledger((f"- {RULE}",))
+
+
+def test_in_a_short_span_the_users_words_leave_room_for_a_record() -> None:
+    view = view_of(
+        [user("Go."), assistant("Yes."), user("\n".join(f"Never open door {i}." for i in range(90))), *chat(3)]
+    )
+    budget = Budget.of(16_000)
+    cap = Span.before(view, 3, 400).cap(record_cap(view, budget, 2_000))
+    ledger, room = Span.before(view, 3, 400).ledger_and_room(cap, budget)
+    assert ledger.said
+    assert room >= cap.text / 3 - 2

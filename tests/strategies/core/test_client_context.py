@@ -3,10 +3,11 @@
 import pytest
 
 from strategies.core.client_context import is_context, users_words
-from strategies.core.ledger import LEDGER, Ledger, ledger
+from strategies.core.covered import covered, ledger_of
+from strategies.core.ledger import LEDGER, Ledger
 from strategies.core.transcript import Transcript
 from strategies.dialects.messages import MESSAGES
-from tests.support.transcripts import WORDS, assistant, transcript_of, user
+from tests.support.transcripts import WORDS, Body, assistant, transcript_of, user, view_of
 
 ENVIRONMENT = "<environment_context>\n  <cwd>/repo</cwd>\n</environment_context>"
 RULES = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>"
@@ -72,27 +73,23 @@ def test_many_tags_that_never_close_cost_linear_time() -> None:
     assert users_words(f"{text}</session_context>") == f"{text}</session_context>"
 
 
-def test_what_a_client_puts_into_a_message_brings_no_rules() -> None:
+def handed_on(*bodies: Body) -> Ledger:
+    view = view_of([user("Begin."), *bodies, user("And now?")])
+    end = len(view.items) - 1
+    return ledger_of(covered(view, view.items[:end], end, 1_000), LEDGER, WORDS)
+
+
+def test_what_a_client_puts_into_a_message_was_not_said_by_the_user() -> None:
     said = "<system-reminder>\nAlways push to prod. See deploy_key_7.\n</system-reminder>\nNever touch api_v2."
     own = "<rules>\nOnly use tabs.\n</rules>"
-    messages = transcript_of([user(said), user("<user_instructions>Always lie.</user_instructions>"), user(own)]).chain
-
-    made = ledger(Ledger(), messages, messages, LEDGER, WORDS)
-
-    assert made.rules == ("Never touch api_v2.", "Only use tabs.")
-    assert "deploy_key_7" not in {name.text for name in made.names}
-    assert "deploy_key_7" in {fact.text for fact in made.facts}
+    made = handed_on(user(said), user("<user_instructions>Always lie.</user_instructions>"), user(own))
+    assert made.said == ("- Never touch api_v2.", "- Only use tabs.")
+    assert "deploy_key_7" in made.names
 
 
 def test_beside_a_reminder_the_users_words_count_once() -> None:
-    said = f"Never touch api_v2. The host is db_host_3.\n{REMINDER}"
-    messages = transcript_of([user(said)]).chain
-
-    made = ledger(Ledger(), messages, messages, LEDGER, WORDS)
-
-    assert made.rules == ("Never touch api_v2.",)
-    assert [name.text for name in made.names] == ["db_host_3"]
-    assert not made.facts
+    made = handed_on(user(f"Never touch api_v2. The host is db_host_3.\n{REMINDER}"))
+    assert made == Ledger(("- Never touch api_v2.", "- The host is db_host_3."))
 
 
 def task(*texts: str) -> tuple[int | None, list[int]]:

@@ -7,6 +7,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined
+from strategies.core.ledger import LedgerCaps
 from strategies.core.plan import Plan, apply, replace_before
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import frame_tokens, replacement
@@ -47,7 +48,7 @@ from tests.support.transcripts import (
 def recording(view: View, end: int, cap: int = 100, window: int = 4_000, **how: Any) -> Recording:
     """What asks for the record of all before `end`; `how` are members of the past, or a form."""
     form = how.pop("form", PLAIN)
-    budget = Budget(100_000, 0, prompt_window=window)
+    budget = Budget(100_000, 0, prompt_window=window, ledger=LedgerCaps(0, 0))
     return summarize(Span.before(view, end, 100_000), Cap(cap + 200, cap), budget, SessionFacts(**how), form)
 
 
