@@ -26,7 +26,6 @@ from proxy.replaying.report import HEAD, markdown, row
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies import DEFAULT
-from strategies.core.cues import is_weak
 from strategies.core.economics import Prices
 
 WINDOW = 22_030
@@ -42,7 +41,7 @@ AUTO = f"{DEFAULT}, economy auto"
 MONEY = ("strategy", "cost", "of direct", "dear writes", "condensed", "own tokens", "names")
 """Columns of the report of a replay."""
 SUMMARIZING = ("mask+extract", "extract", "half-window", "summary", "semantic", "rolling", "dynacontext")
-PARTS = ("rules", "next steps", "names", "numbers")
+PARTS = ("said", "names", "numbers")
 EACH = 4
 """Conversations of each kind."""
 
@@ -153,7 +152,5 @@ def held(player: Player, conversation: Conversation, playing: Playing) -> list[t
 
 
 def part_of(kind: str, text: str) -> str:
-    """The part, out of `PARTS`, of a thing that was said: next steps are wishes and open tasks."""
-    if kind == "rules":
-        return "next steps" if is_weak(text) else "rules"
-    return "numbers" if text[0].isdigit() else "names"
+    """The part, out of `PARTS`, of a thing that was said. Only a number is listed with the words before it."""
+    return "numbers" if kind == "names" and (" " in text or not text[0].isascii()) else kind

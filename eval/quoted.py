@@ -26,17 +26,11 @@ from tests.support.data import SHORT
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
 TOLD: frozenset[str] = frozenset()
 HEADINGS: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("what the user said", "the user's own words", "用户说过的话", "用户的原话"), frozenset({USER})),
-    **dict.fromkeys(("what the assistant said", "the assistant's last words"), frozenset({ASSISTANT})),
-    **dict.fromkeys(("what was decided, found and changed", "still open"), frozenset({ASSISTANT})),
-    **dict.fromkeys(("助手说过的话", "助手最后的话", "已决定、发现和更改的事", "尚未完成"), frozenset({ASSISTANT})),
-    **dict.fromkeys(("errors seen", "出现过的错误"), frozenset({ASSISTANT, TOOL})),
-    **dict.fromkeys(("what tools reported", "what tools said", "what tools printed"), frozenset({TOOL})),
-    **dict.fromkeys(("工具的报告", "工具的输出"), frozenset({TOOL})),
-    **dict.fromkeys(("tools used on", "calls", "errors", "files", "stand-ins"), TOLD),
-    **dict.fromkeys(("names and numbers", "other names and numbers"), TOLD),
-    **dict.fromkeys(("使用过的工具", "工具调用", "调用", "错误", "文件"), TOLD),
-    **dict.fromkeys(("用户给出的名称和数字", "其他名称和数字", "名称和数字"), TOLD),
+    **dict.fromkeys(("what the user said", "用户说过的话"), frozenset({USER})),
+    **dict.fromkeys(("what the assistant said", "助手说过的话"), frozenset({ASSISTANT})),
+    **dict.fromkeys(("errors", "错误"), frozenset({TOOL})),
+    **dict.fromkeys(("what was done", "looked at", "not quoted", "names and numbers"), TOLD),
+    **dict.fromkeys(("做过的事", "查看过", "因过长而未引用", "名称和数字"), TOLD),
 }
 """How a heading begins, without marks and in small letters, and the roles whose words are quoted under it."""
 KINDS = {
