@@ -51,16 +51,21 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Covered:
-    """Messages that a replacement stands for, with their chain indices, and the rarity of terms among all before."""
+    """Messages that a replacement stands for, with their chain indices, and the rarity of terms among all before.
+
+    What the user said has a rarity of its own, among the user's messages: that assistants and tools repeat it does not
+    make it less worth.
+    """
 
     view: View
     messages: Sequence[tuple[int, Message]]
     rarity: Rarity
+    users_rarity: Rarity
 
     @cached_property
     def said(self) -> list[Quote]:
         """What the user said, best first."""
-        return quotes(((index, said_in(message)) for index, message in self.messages), self.rarity)
+        return quotes(((index, said_in(message)) for index, message in self.messages), self.users_rarity)
 
     @cached_property
     def results(self) -> list[Result]:
@@ -114,7 +119,8 @@ def covered(view: View, gone: Sequence[Item], end: int, task_cap: int) -> Covere
     oldest = min(_within(sizes, int(MOST * OLDEST_SHARE)), before - newest)
     read = [*range(oldest), *range(before - newest, before)]
     rarity = Rarity(terms_in(chain[index]) for index in read)
-    return Covered(view, [(index, chain[index]) for index in read if index not in stays], rarity)
+    users_rarity = Rarity(terms_in(chain[index]) for index in read if chain[index].role is Role.USER)
+    return Covered(view, [(index, chain[index]) for index in read if index not in stays], rarity, users_rarity)
 
 
 def _within(sizes: Iterable[int], room: int) -> int:
