@@ -87,15 +87,23 @@ def cuts_of(conversation: Conversation) -> list[int]:
 
 
 async def arms(conversation: Conversation) -> list[Arm]:
-    """The session by default, without memory, and under `recent` in views that are as large as the second's."""
+    """The session under each way, asked for the names that come next."""
     common = commonness(SHORT)
-    default = await _arm(conversation, DEFAULT, DEFAULT, "inject", {}, common)
-    without = await _arm(conversation, WITHOUT, DEFAULT, "off", {}, common)
+    return await compared(conversation, {end: needed(conversation, end, common) for end in cuts_of(conversation)})
+
+
+async def compared(conversation: Conversation, wanted: Mapping[int, Sequence[str]]) -> list[Arm]:
+    """The session by default, without memory, and under `recent` in views that are as large as the second's.
+
+    `wanted` has the names that are looked for, by the ends of the requests at which that is done.
+    """
+    default = await _arm(conversation, DEFAULT, DEFAULT, "inject", {}, wanted)
+    without = await _arm(conversation, WITHOUT, DEFAULT, "off", {}, wanted)
     low, high, found = 0, len(TARGETS) - 1, dict[int, Arm]()
 
     async def large_enough(place: int) -> bool:
         marks = {"marks": {"target": TARGETS[place]}}
-        found[place] = await _arm(conversation, RECENT, "recent", "off", marks, common)
+        found[place] = await _arm(conversation, RECENT, "recent", "off", marks, wanted)
         return _size([found[place]]) >= _size([without])
 
     while low < high:
@@ -112,9 +120,8 @@ async def _arm(
     strategy: str,
     mode: str,
     settings: Mapping[str, object],
-    common: Mapping[str, int],
+    wanted: Mapping[int, Sequence[str]],
 ) -> Arm:
-    wanted = {end: needed(conversation, end, common) for end in cuts_of(conversation)}
     cuts: list[Cut] = []
     async with proxy_for(mode, **settings) as proxy:
         playing = None
@@ -157,7 +164,7 @@ def table(path: Path = SHORT) -> str:
     return rows(len(chosen), played)
 
 
-def rows(number: int, played: Sequence[Arm]) -> str:
+def rows(number: int, played: Sequence[Arm], what: str = "names") -> str:
     by_name = {name: [arm for arm in played if arm.name == name] for name in (DEFAULT, WITHOUT, RECENT)}
     bill = sum(arm.bill for arm in by_name[WITHOUT])
 
@@ -167,7 +174,7 @@ def rows(number: int, played: Sequence[Arm]) -> str:
         yield from (f"`{name}`", f"{kept} of {asked}", f"{100 * kept / asked:.0f}", f"{_size(by_name[name]):,.0f}")
         yield f"{sum(arm.bill for arm in by_name[name]) / bill:.2f}"
 
-    head = f"{number} sessions x {CUTS} cuts | names kept | % | tokens of the view, mean | bill, of memory off"
+    head = f"{number} sessions x {CUTS} cuts | {what} kept | % | tokens of the view, mean | bill, of memory off"
     return markdown(head, [list(cells(name)) for name in by_name])
 
 
