@@ -32,6 +32,11 @@ class Action(NamedTuple):
     changes: bool = False
     is_used_later: bool = False  # whether later calls use a name of its result
 
+    @property
+    def has_created(self) -> bool:
+        """Whether its result names something that the call did not: an id, a file, a job."""
+        return bool(self.named) and not self.has_failed
+
     def line(self) -> str:
         named = f" → {', '.join(self.named)}" if self.named else ""
         return f"{self.tool}: {self.on}{named}{' (failed)' if self.has_failed else ''}".replace(":  ", ": ")

@@ -73,7 +73,7 @@ def _done(source: Covered) -> Iterator[_Line]:
     found = {act.line(): (index, act) for index, act in source.actions if act.changes}
     for text, (index, act) in found.items():
         score = source.rarity.score(terms_of(text)) // STEP
-        yield _Line((not act.is_used_later, -score, -index), index, f"- {text}")
+        yield _Line((not act.is_used_later, not act.has_created, -score, -index), index, f"- {text}")
 
 
 def _looked(source: Covered) -> Iterator[_Line]:
