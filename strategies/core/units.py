@@ -55,7 +55,7 @@ _OWN = re.compile(r"^[ \t>#*_-]{0,20}\[(?:ledger|condensed history)\]", re.IGNOR
 _INTRODUCES = re.compile(r"[:：]\W*$")
 _ENDS = re.compile(r"(?:[.!?…:：;；]|[。！？])[\"'”’」』）)\]*_`]*\s*$")
 _WORD = re.compile(r"[^\W_]")
-_SAYS = re.compile(rf"(?<!\S)(?:(?!\s)[\W\d_])*+[^\W\d_]\S*+\s+\S|[{CJK}]")  # a single word is a name, no statement
+_LETTER, _UNSPACED = re.compile(r"[^\W\d_]"), re.compile(f"[{CJK}]")
 _GOES_ON = re.compile(r"\s*[a-zà-öø-ÿα-ωа-я]")
 # A sentence ends before a capital, a digit or a script without case, and not behind an abbreviation.
 _END = re.compile(r"[。！？]+[”’」』）\"')\]]*|(?<![.!?…])[.!?…]++[\"'”’)\]*_]*+\s+(?=[^\sa-z])")
@@ -120,7 +120,15 @@ def units(text: str) -> list[Unit]:
                 intro = said.pop().text  # quoted with what it introduces, or not at all
             found += said
             at = last
-    return [unit for unit in found if (_WORD if unit.intro else _SAYS).search(unit.text)]
+    return [unit for unit in found if _says(unit)]
+
+
+def _says(unit: Unit) -> bool:
+    """Whether a unit says something: a single word is a name, unless a line introduces it."""
+    text = unit.text
+    if unit.intro:
+        return _WORD.search(text) is not None
+    return _LETTER.search(text) is not None and (len(text.split(None, 1)) > 1 or _UNSPACED.search(text) is not None)
 
 
 def _said(joined: str, number: int, intro: str, *, is_item: bool) -> Iterator[Unit]:
