@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from strategies.core.cards import MemoryCard
-from strategies.core.ledger import rank_facts
+from strategies.core.findings import said_in, users_names_in
 from strategies.core.messages import ROOT, Role, chain
 from strategies.memory.ranking import Entry, Index
+from tests.support.transcripts import message, user
 
 ROOT_OF_CODE = Path(__file__).parent.parent
 FOR_ALL = {
@@ -67,12 +68,12 @@ def steps(work: Callable[[], Any]) -> int:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda: rank_facts((), [TEXT, TEXT]),
+        lambda: (said_in(message(user(TEXT))), users_names_in(message(user(TEXT)))),
         lambda: Index([Entry("k", Role.USER, TEXT, 0)]).search("deployed builds"),
         lambda: chain([bytes([number]) * 16 for number in range(9)], ROOT),
         lambda: MemoryCard(TEXT).id,
     ],
-    ids=["facts", "index", "chain", "id of a card"],
+    ids=["findings", "index", "chain", "id of a card"],
 )
 def test_the_same_text_is_as_much_work_again(work: Callable[[], Any]) -> None:
     work()  # compiles patterns
