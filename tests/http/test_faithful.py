@@ -1,4 +1,7 @@
-"""The settings of docs/internals/faithful.md: what the proxy adds to the source documents is off, and they condense."""
+"""The settings of docs/internals/faithful.md: what the proxy adds to the source documents is off, and they condense.
+
+That the algorithms are the documents' is tested in `tests/strategies/differential`; here, that the settings lead there.
+"""
 
 import json
 import re
@@ -8,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.strategies.differential import ports
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import SUMMARY, chat, controls, is_vote, proxy_with_upstream, summary, vote
+from tests.support.stage import SUMMARY, agent, chat, controls, is_vote, proxy_with_upstream, summary, vote
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "faithful.md").read_text("utf-8")
 SETS = {
@@ -24,6 +28,25 @@ def answer(exchange: Exchange) -> Reply:
         return vote("YES")
     is_rolling = '"memory"' in exchange.body.decode() or "JSON" in exchange.body.decode()
     return summary(json.dumps({"summary": SUMMARY, "memories": []}) if is_rolling else f"<summary>{SUMMARY}</summary>")
+
+
+def test_the_original_mechanism_votes_at_the_documents_turns_and_replaces_without_end() -> None:
+    requests = 26
+    with proxy_with_upstream(window=32_768, answers=answer, **SETS["DynaContext, the original mechanism"]) as stage:
+        voted, replaced, seen = [], [], 0
+        for request in range(1, requests + 1):
+            asked = stage.ask(agent(request - 1, lines=60), controls(session="s"))
+            stage.proxy.quiet()
+            if asked.trigger == "judge":
+                replaced.append(request)
+            if len(stage.votes) > seen:
+                voted.append(request)
+            seen = len(stage.votes)
+    due = ports.first_votes(1, replaced, requests)
+    assert len(replaced) > 5
+    # No vote is paid for where a YES could change nothing: in the first turns, before there is enough to record.
+    assert voted == [request for request in due if request >= voted[0]]
+    assert voted[0] <= 4
 
 
 def test_each_document_has_its_settings() -> None:

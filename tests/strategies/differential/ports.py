@@ -172,7 +172,8 @@ def replaced(roles: Sequence[str], rounds: Sequence[int], judged: int, applied: 
 
 
 def _newest_round(roles: Sequence[str], rounds: Sequence[int]) -> int:
-    return max((place for place in rounds if place < len(roles) and roles[place] == "a"), default=len(roles))
+    """Where the newest round begins; without one, the last message of the user, which always stays."""
+    return max((place for place in rounds if place < len(roles) and roles[place] == "a"), default=_question(roles))
 
 
 def _question(roles: Sequence[str]) -> int:

@@ -147,6 +147,15 @@ def test_a_record_replaces_what_the_documents_say(mode: str, seed: int) -> None:
             assert shown(session.request(bodies[:end])) == wanted.shown, (*case, end)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tail_of_two_rounds_of_one_message_each_goes_or_stays_whole(mode: str) -> None:
+    said = [f"message-{place}- {words(300)}" for place in range(8)]
+    bodies: list[Body] = [user(said[0]), *map(assistant, said[1:])]
+    session = Session(mode)
+    session.judged(session.request(bodies[:7]), yes=True)
+    assert shown(session.request(bodies)) == ([5, 6, 7] if mode == "chat" else [7])
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_votes_are_held_at_the_documents_turns(mode: str, seed: int) -> None:

@@ -50,13 +50,13 @@ def conversation(rng: random.Random, turns: int) -> list[Body]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
-    rng = random.Random(seed)
+    rng, rolled = random.Random(seed), 0
     for _ in examples(12):
         keep, ratio = rng.randint(1, 9), rng.uniform(0.3, 0.6)
         options: dict[str, Any] = {"min_messages_to_keep": keep, "retained_ratio": ratio}
         budget = with_stage_marks(Budget.of(8_000), stages_of("rolling", rolling=options))
-        bodies = conversation(rng, 60)
-        view, summaries = view_of(bodies[:30]), []
+        bodies = conversation(rng, 100)
+        view, summaries = view_of(bodies[:50]), []
 
         def reply(effect: Effect, summaries: list[str] = summaries) -> Answer:
             assert isinstance(effect, Ask)
@@ -66,9 +66,11 @@ def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
             summaries.append(f"Goal: a garden, the {len(summaries) + 1}. time. Key Facts: {words(60)}")
             return Answer(json.dumps({"summary": summaries[-1], "memories": []}))
 
-        for count in (30, len(bodies)):
-            view = view if count == 30 else later(view, transcript_of(bodies))
+        for count in (50, len(bodies)):
+            view = view if count == 50 else later(view, transcript_of(bodies))
             size = view.tokens
+            if size < budget.trigger:
+                break
             view = condensed("rolling", view, budget, reply, **options)
             sent = bodies_of(view)
             (summary,) = [body for body in sent if body.get("name") == "context_summary"]
@@ -83,3 +85,5 @@ def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
             # As many of the newest as fit the target, and at least so many messages as must stay.
             assert view.tokens < size
             assert view.tokens <= budget.target or len(newest) <= keep + 2
+        rolled += len(summaries) == 2
+    assert rolled
