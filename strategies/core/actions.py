@@ -30,7 +30,7 @@ class Action(NamedTuple):
     named: tuple[str, ...] = ()
     has_failed: bool = False
     changes: bool = False
-    is_used_later: bool = False  # whether later calls use a name of its result
+    is_used_later: bool = False  # whether the assistant uses a name of its result
 
     @property
     def has_created(self) -> bool:
@@ -48,7 +48,7 @@ def changes(call: ToolCall, result: str) -> bool:
 
 
 def action(call: ToolCall, names: Iterable[str], later: Set[str], *, changes: bool, has_failed: bool) -> Action:
-    """What a call did; of the `names` in its result those that `later` calls use come first."""
+    """What a call did; of the `names` in its result those in `later`, which are used, come first."""
     file = None if changes else target(call)
     new = [name for name in names if name not in call.arguments]
     new.sort(key=lambda name: name not in later)

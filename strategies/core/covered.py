@@ -18,7 +18,6 @@ from typing import NamedTuple
 from strategies.core.actions import Action, action, changes
 from strategies.core.findings import (
     MOST_OF_ONE,
-    called_names_in,
     failures_in,
     files_in,
     other_names_in,
@@ -26,6 +25,7 @@ from strategies.core.findings import (
     said_in,
     schema_words_in,
     terms_in,
+    used_names_in,
     users_names_in,
 )
 from strategies.core.ledger import Ledger, LedgerCaps, fitting_names, said_heading_tokens
@@ -80,7 +80,7 @@ class Covered:
     @cached_property
     def actions(self) -> list[tuple[int, Action]]:
         """What each answered call did, at the chain index of its result."""
-        later = frozenset(name for _, message in self.messages for name in called_names_in(message))
+        later = frozenset(name for _, message in self.messages for name in used_names_in(message))
         found = []
         for index, message, calls, failed in self.results:
             for place, (call, text) in enumerate(zip(calls, message.dialect.texts(message.body), strict=False)):

@@ -59,8 +59,12 @@ def result_names_in(message: Message, place: int, text: str) -> Sequence[str]:
     return message.once(f"names of {place}", lambda: _names(text[:_HEAD]))
 
 
-def called_names_in(message: Message) -> Sequence[str]:
-    return message.once("called", lambda: _names("\n".join(call.arguments[:_CALLED] for call in message.calls)))
+def used_names_in(message: Message) -> Sequence[str]:
+    """The names that an assistant uses: in its calls, and in what it says."""
+    if message.role is not Role.ASSISTANT:
+        return ()
+    called = (call.arguments[:_CALLED] for call in message.calls)
+    return message.once("used", lambda: _names("\n".join((*called, message.text))))
 
 
 def schema_words_in(message: Message) -> frozenset[str]:
