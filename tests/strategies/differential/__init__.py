@@ -11,4 +11,5 @@ SEEDS = range(4)
 
 def examples(number: int) -> range:
     """So many cases for each seed, and twelve times as many under the torture profile."""
-    return range(number * settings.default.max_examples // 25)
+    profile = settings.default
+    return range(number * (profile.max_examples if profile else 25) // 25)

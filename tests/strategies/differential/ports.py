@@ -19,7 +19,7 @@ class Cursor(NamedTuple):
 
 class Split(NamedTuple):
     level: int
-    index: int  # the first cursor that is kept
+    first: int  # the place of the first cursor that is kept
     boundary: str = "exact"
 
 
@@ -160,6 +160,7 @@ def replaced(roles: Sequence[str], rounds: Sequence[int], judged: int, applied: 
         return None
     kept = [last_of_user] if 0 < last_of_user < end else []
     newest = _newest_round(roles[:applied], rounds)
+    shown: Sequence[int]
     if mode == "chat":
         shown = range(end, len(roles))
     elif mode == "openhands":

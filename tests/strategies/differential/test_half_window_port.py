@@ -77,7 +77,7 @@ def test_rounds_are_collected_and_split_as_the_document_does(seed: int) -> None:
                 decide(view, cursors, options)
             continue
         decision = decide(view, cursors, options)
-        assert (decision.level, decision.first_kept) == (split.level, split.index), case
+        assert (decision.level, decision.first_kept) == (split.level, split.first), case
         if split.level == 0:
             assert decision.boundary == split.boundary, case
 
@@ -98,7 +98,7 @@ def test_an_exact_split_shows_the_rounds_that_the_document_keeps_twice_in_a_row(
                     condensed("half-window", view, ROOMY, exact=True)
                 break
             view = condensed("half-window", view, ROOMY, exact=True)
-            summarized += split.index
+            summarized += split.first
             assert rounds_shown(view) == [*range(summarized, sum(shape.turns[:turn]) + active)], case
             turn, active = max((turn, active), drawn_place(shape, rng, turn))
             view = later(view, transcript_of(shape.until(turn, active)))

@@ -56,7 +56,8 @@ def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
         options: dict[str, Any] = {"min_messages_to_keep": keep, "retained_ratio": ratio}
         budget = with_stage_marks(Budget.of(8_000), stages_of("rolling", rolling=options))
         bodies = conversation(rng, 100)
-        view, summaries = view_of(bodies[:50]), []
+        view = view_of(bodies[:50])
+        summaries: list[str] = []
 
         def reply(effect: Effect, summaries: list[str] = summaries) -> Answer:
             assert isinstance(effect, Ask)

@@ -11,7 +11,7 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.messages import ToolCall
-from strategies.rule_record import MessageImportanceScorer, Wording
+from strategies.selection import MessageImportanceScorer, Wording
 from strategies.semantic import Semantic
 from tests.strategies.differential import SEEDS, examples, ports
 from tests.strategies.driving import condensed, stages_of, texts
@@ -36,7 +36,8 @@ def text(rng: random.Random) -> str:
     lines = []
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         said = " ".join(rng.choice(WORDS) for _ in range(rng.choice([1, 2, 3, 9])))
-        lines.append(rng.choice(["", "", "", "DEBUG: ", "TRACE "]) + rng.choice([str, str.upper, str.title])(said))
+        written = rng.choice([said, said.upper(), said.title()])
+        lines.append(rng.choice(["", "", "", "DEBUG: ", "TRACE "]) + written)
     return "\n".join(lines)
 
 
