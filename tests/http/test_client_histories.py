@@ -25,7 +25,7 @@ Message = dict[str, Any]
 
 WINDOW = 6_000
 SHORT = {"depth": 1.0, "max_tokens": 400}  # a record in a tenth of the window, and no deeper cut than the goal
-COVERED = 7  # how many messages the record stands for, the first one and ask 3 included
+COVERED = 10  # how many messages the record stands for, the first one and answer 4 included
 CHAT_ID = controls(session="chat")
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 
@@ -113,7 +113,7 @@ GOES_ON = {
 FORKS = {
     "goes back one turn and asks again": forks(SENT, before=(SENT, NEXT)),
     "goes back one turn for another reply": forks([*SENT, answer("7 again"), ask(8)], before=(SENT, NEXT)),
-    "goes back a few turns": forks(HISTORY[:12]),
+    "goes back a few turns": forks(HISTORY[:14]),
     "goes back into what was condensed": forks(HISTORY[:6], stands=False),
     "edits an earlier message": forks(edited(NEXT, 3, ask("1 edited")), stands=False),
     "edits an earlier message behind what was condensed": forks(edited(NEXT, 11, ask("5 edited"))),
