@@ -28,8 +28,8 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 # All that a pure core may want of the standard library; a name that is added here needs a reason in its review.
 PURE = {
     "__future__", "abc", "array", "bisect", "collections", "collections.abc", "dataclasses", "difflib", "enum",
-    "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "sys", "textwrap", "types",
-    "typing", "unicodedata", "zlib",
+    "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "sys", "textwrap",
+    "types", "typing", "unicodedata", "zlib",
 }  # fmt: skip
 # The prompt templates and the keyword lists are data of the package itself, read once.
 PURE_BUT = {
