@@ -52,6 +52,7 @@ QUOTED = {**dict.fromkeys(USER_SAID, Role.USER), **dict.fromkeys(ASSISTANT_SAID,
 
 _LIST_MARK = re.compile(r"^\s*(?:[-*+•·–>#|]|\(?\d{1,3}[.)、）]|[a-zA-Z][.)]|\[[ xX]\])+\s*")
 _SENTENCE_END = re.compile(r"[.!?…。！？:：;；]+[\"'”’」』）)\]*_`]*\s*$")
+_CLOSED = re.compile(rf"{_SENTENCE_END.pattern}|^(?:\|.*\||[`~]{{3}}.*|<[^>]*>|>.*)$")  # rows, fences, tags, quotations
 _LABEL = re.compile(r"\[(ledger|condensed history)\]", re.IGNORECASE)
 _NUMBER = re.compile(r"^\(\d+\) ")
 
@@ -92,7 +93,7 @@ def is_whole(line: str, said: str) -> bool:
             starts |= {text.index(part, at) + len(part) - len(rest) for rest in (part, *_without_marks(part))}
         at = text.index(part, at) + len(part)
         ends.add(at)
-        goes_on = bool(part) and _SENTENCE_END.search(part) is None
+        goes_on = bool(part) and _CLOSED.search(part) is None
     places = [match.start() for match in re.finditer(re.escape(words), text)]
     return any(_begins(text, at, starts) and _ends(text, at + len(words), ends) for at in places)
 
