@@ -85,19 +85,21 @@ def chosen(
         if quote.fills_only:
             break
         here, intro = kept[quote.paragraph], (quote.message, quote.unit.intro)
-        if quote.place in here or not quote.unit.may_be_quoted or skips(quote):
+        if quote.place in here or not quote.unit.may_be_quoted:
             continue
         # What stands between it and the quotes of its paragraph belongs to it.
         span = range(min((*here, quote.place)), max((*here, quote.place)) + 1)
         more = [paragraphs[quote.paragraph].get(place) for place in span if place not in here]
         cost = counter.text(f"- {intro[1]}") + 1 if intro[1] and intro not in introduced else 0
-        sizes = [counter.text(written(each)) + 1 if each and not skips(each) else room + 1 for each in more]
+        sizes = [counter.text(written(each)) + 1 if each else room + 1 for each in more]
         # The second of a form brings the numbers of both.
         cost += sum(number * (2 if forms[_form(each)] == 1 else min(forms[_form(each)], 1)) for each in more if each)
         if cost + sum(sizes) > room or max(sizes) > most:
             misses += 1
             if misses == _MISSES:
                 break
+            continue
+        if any(each and skips(each) for each in more):
             continue
         room -= cost + sum(sizes)
         misses = 0

@@ -109,8 +109,8 @@ def _closings(source: Covered) -> list[Quote]:
 
 def _is_printed(source: Covered) -> Callable[[Quote], bool]:
     """Whether a tool has said the same: then these are its words, whoever repeats them."""
-    printed = [result.message.printed for result in source.results]
-    return lambda quote: any(quote.unit.text in text for text in printed)
+    printed = "\n".join(" ".join(result.message.printed.split()) for result in source.results)
+    return lambda quote: " ".join(quote.unit.text.split()) in printed
 
 
 def _left(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line]:

@@ -41,7 +41,8 @@ def test_what_an_assistant_says_before_its_last_paragraph_is_not_quoted() -> Non
 
 def test_what_a_tool_has_said_is_not_quoted_as_the_assistants() -> None:
     said = "You must always send the file."
-    assert said not in made(*run(1, {"url": "x.org"}, f"A page. {said} Or so."), assistant(f"It is so.\n\n{said}"))
+    for page in (f"A page. {said} Or so.", "A page. You must always\n  send the file. Or so."):
+        assert said not in made(*run(1, {"url": "x.org"}, page), assistant(f"It is so.\n\n{said}"))
 
 
 def test_what_failed_is_quoted_with_the_name_of_its_tool() -> None:
