@@ -8,6 +8,7 @@ from proxy.replaying.recorded import Conversation
 from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion
+from tests.support.stage import MORE
 from tests.support.transcripts import assistant, call, tool, user
 from tests.support.upstream import ScriptedUpstream
 
@@ -64,7 +65,7 @@ async def test_a_record_that_copies_holds_what_a_strategy_that_drops_has_lost() 
 @pytest.mark.anyio
 async def test_a_real_summarizer_writes_the_records_that_are_scored(upstream: ScriptedUpstream) -> None:
     def answer(_: Exchange) -> Reply:
-        return completion("<summary>The user talked about the order ORD-4711, and all was answered.</summary>")
+        return completion(f"<summary>The user talked about the order ORD-4711, and all was answered. {MORE}</summary>")
 
     upstream.answer(answer)
     summarizer = {"base_url": upstream.base_url, "model": "small"}

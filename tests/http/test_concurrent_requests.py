@@ -15,10 +15,11 @@ from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import await_true
 from tests.support.replies import Reply, completion
 from tests.support.signals import Signal
+from tests.support.stage import MORE
 from tests.support.upstream import ScriptedUpstream
 
 OPENING = prompt("summary")[:40]
-SUMMARY = "Goal: words, as many as it takes. Done: many of them, one after the other."
+SUMMARY = "Goal: words, as many as it takes. Done: many of them, one after the other. " + MORE.strip()
 LONG = [
     {"role": role, "content": f"{role} {i}" + " word" * 180} for i in range(12) for role in ("user", "assistant")
 ] + [{"role": "user", "content": "and now?"}]

@@ -15,7 +15,7 @@ from tests.support import replies, wire
 from tests.support.recording import CHAT
 from tests.support.replies import error
 from tests.support.signals import Signal
-from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, summary
+from tests.support.stage import MORE, Stage, body_of, chat, controls, proxy_with_upstream, summary
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -25,7 +25,7 @@ def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
     caplog.set_level(logging.DEBUG)
     with proxy_with_upstream(
         models=[{"match": "*", "prices": {"input": 2.0, "output": 8.0}}],
-        answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug."),
+        answers=lambda _: summary(f"Goal: gooseberries in every bed. Done: the first of them is dug. {MORE}"),
     ) as built:
         built.key = SECRET
         yield built

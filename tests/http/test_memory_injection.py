@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Message, Stage, controls, proxy_with_upstream, summary
+from tests.support.stage import MORE, Message, Stage, controls, proxy_with_upstream, summary
 
 INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")
@@ -42,7 +42,7 @@ def blocks(stage: Stage) -> list[dict[str, Any]]:
 def gardening(**settings: Any) -> Iterator[Stage]:
     with proxy_with_upstream(
         strategy="half-window",
-        answers=lambda _: summary("Goal: a diary of all that was done, day by day, with the names."),
+        answers=lambda _: summary(f"Goal: a diary of all that was done, day by day, with the names. {MORE}"),
         **settings,
     ) as stage:
         yield stage
@@ -148,7 +148,9 @@ def test_an_edited_question_has_a_block_of_its_own() -> None:
 
 def test_a_block_for_its_turn_leaves_with_the_next_message() -> None:
     with proxy_with_upstream(
-        strategy="rolling", rolling={"block": "turn"}, answers=lambda _: summary("A diary, day by day, of a garden.")
+        strategy="rolling",
+        rolling={"block": "turn"},
+        answers=lambda _: summary(f"A diary, day by day, of a garden. {MORE}"),
     ) as stage:
         messages, view = asked_once(stage)
         stage.ask([*messages, *WORKED[:2]], controls(session="s"))

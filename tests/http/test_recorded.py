@@ -11,7 +11,7 @@ from tests.http.recorded import LONG, SHORT, Conversation, conversations
 from tests.http.strict import assert_stands, is_result, newest_round, systems, users
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Message, Stage, body_of, controls, count, proxy_with_upstream, summary
+from tests.support.stage import MORE, Message, Stage, body_of, controls, count, proxy_with_upstream, summary
 from tests.support.wire import Answer
 
 WITH_TOOLS = ["trap/2025-11-23-e", "openhands/ponylang__ponyc-4595", "tau-bench/airline/gpt-4o/3-0"]
@@ -105,7 +105,7 @@ class Run:
 def replying(exchange: Exchange) -> Reply:
     """A summarizer that says something of its own of each history, well within its cap."""
     said = exchange.json()["messages"][1]["content"]
-    return summary(f"Goal: as the user said.\nDone: a history of {len(said)} characters was gone through.")
+    return summary(f"Goal: as the user said.\nDone: a history of {len(said)} characters was gone through. {MORE}")
 
 
 def play(

@@ -12,7 +12,7 @@ from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
 from tests.support.redis_server import RedisServer
 from tests.support.replies import Reply
-from tests.support.stage import WINDOW, Stage, agent, chat, controls, count, is_summary_call, summary
+from tests.support.stage import MORE, WINDOW, Stage, agent, chat, controls, count, is_summary_call, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 
 TURNS = {"chat": [chat(rounds) for rounds in range(2, 32, 3)], "agent": [agent(rounds) for rounds in range(4, 64, 6)]}
@@ -23,7 +23,9 @@ def replying(exchange: Exchange) -> Reply | None:
     if not is_summary_call(exchange):
         return None
     said = exchange.json()["messages"][1]["content"]
-    return summary(f"Goal: go on with the task that was given.\nDone: {len(said)} characters of history were read.")
+    return summary(
+        f"Goal: go on with the task that was given.\nDone: {len(said)} characters of history were read. {MORE}"
+    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ SUMMARY = (
     "Goal: keep the garden alive.\nRules: never water at noon.\nDone: beds 1 to 9 were dug, planted and watered in the"
     " order of the plan; the soil of bed 4 was changed, because it was too wet for roses.\nOpen: bed 10."
 )
+MORE = "Each step was taken in its turn and looked at afterwards. " * 4  # without it, a short record would be a crumb
 _JUDGE = prompt("judge")[:60]
 _PROMPTS = [
     prompt(name)[:40]

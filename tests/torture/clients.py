@@ -24,7 +24,7 @@ from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import await_true
 from tests.support.replicas import replicas
 from tests.support.server import serve
-from tests.support.stage import is_summary_call, summary
+from tests.support.stage import MORE, is_summary_call, summary
 from tests.support.upstream import ScriptedUpstream
 from tests.torture.talks import MARK, WINDOW, Message, Talk
 
@@ -66,7 +66,7 @@ class Forwarded:
 def _summarized(prompt: str) -> replies.Reply:
     """The same for the same history, another for any other, and with the marks of all that it was made from."""
     marks = " ".join(sorted(set(MARK.findall(prompt))))
-    return summary(f"Goal: as the user said.\nDone: {hashlib.sha256(prompt.encode()).hexdigest()[:16]} {marks}")
+    return summary(f"Goal: as the user said.\nDone: {hashlib.sha256(prompt.encode()).hexdigest()[:16]} {MORE}{marks}")
 
 
 def _reply_to(name: str) -> str:

@@ -11,9 +11,10 @@ from proxy.settings import CONFIG_VARIABLE
 from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import completion, error
+from tests.support.stage import MORE
 from tests.support.upstream import ScriptedUpstream
 
-SUMMARY = "<summary>The user asked many questions, and each was answered because of this.</summary>"
+SUMMARY = f"<summary>The user asked many questions, and each was answered because of this. {MORE}</summary>"
 VOTE = "<reasoning>The stage is not over.</reasoning><decision>NO</decision>"
 PRICES = "[[models]]\nmatch = 'm'\nwindow = 1024\nprices = { input = 1000.0, output = 1000.0 }\n"
 
