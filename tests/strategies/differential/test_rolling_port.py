@@ -41,16 +41,16 @@ def conversation(rng: random.Random, turns: int) -> list[Body]:
         number = len(bodies)
         if rng.random() < 0.4:
             asked, result = step(number, 1)
-            bodies += [asked, {**result, "content": f"message-{number}- {words(rng.randint(100, 300))}"}]
+            bodies += [asked, {**result, "content": f"message-{number}- {words(rng.randint(200, 400))}"}]
         else:
-            bodies.append(assistant(f"message-{number}- {words(rng.randint(100, 300))}"))
+            bodies.append(assistant(f"message-{number}- {words(rng.randint(200, 400))}"))
             bodies.append(user(f"message-{number + 1}- {words(rng.randint(5, 60))}"))
     return bodies
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
-    rng, rolled = random.Random(seed), 0
+    rng = random.Random(seed)
     for _ in examples(12):
         keep, ratio = rng.randint(1, 9), rng.uniform(0.3, 0.6)
         options: dict[str, Any] = {"min_messages_to_keep": keep, "retained_ratio": ratio}
@@ -70,8 +70,7 @@ def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
         for count in (50, len(bodies)):
             view = view if count == 50 else later(view, transcript_of(bodies))
             size = view.tokens
-            if size < budget.trigger:
-                break
+            assert size > budget.trigger
             view = condensed("rolling", view, budget, reply, **options)
             sent = bodies_of(view)
             (summary,) = [body for body in sent if body.get("name") == "context_summary"]
@@ -86,5 +85,3 @@ def test_one_summary_rolls_on_before_the_newest_messages(seed: int) -> None:
             # As many of the newest as fit the target, and at least so many messages as must stay.
             assert view.tokens < size
             assert view.tokens <= budget.target or len(newest) <= keep + 2
-        rolled += len(summaries) == 2
-    assert rolled
