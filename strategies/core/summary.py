@@ -336,7 +336,9 @@ class Span:
         The user's words take their room first. Names are left out if the record would get less than a third of the
         text. Raises `Declined` if there is no room for a record.
         """
-        whole = next_ledger(self.view, self.items, self.end, budget, ledger_caps(budget, cap.text))
+        caps = ledger_caps(budget, cap.text)
+        caps = replace(caps, together=min(caps.together, max(cap.text - MIN_RECORD - 1, 0)))
+        whole = next_ledger(self.view, self.items, self.end, budget, caps)
         ledger, room = whole, 0
         for ledger in (whole, replace(whole, names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)

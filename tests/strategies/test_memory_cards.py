@@ -154,7 +154,7 @@ def test_a_summarizer_with_a_small_window_is_not_asked_for_cards(name: str, opti
 def test_cards_never_cost_another_call(name: str, options: dict[str, Any]) -> None:
     view = view_of(garden())
     seen: set[bool] = set()
-    for window in range(4_000, 14_000, 900):
+    for window in range(4_000, 14_000, 300):
         budget = replace(BUDGET, prompt_window=window)
         asked = [calls(name, view, budget, memory_cards=wanted, **options) for wanted in (True, False)]
         assert len(asked[0]) == 1 or len(asked[1]) > 1
