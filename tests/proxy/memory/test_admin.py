@@ -24,13 +24,14 @@ CARDS = [
     {"content": "Water at dawn only.", "type": "constraint", "tags": []},
 ]
 pytestmark = pytest.mark.usefixtures("store_file")
+DIARY = (
+    "The user keeps a garden diary, in which every plant has a line. " + "Each was sown, watered and seen again. " * 6
+)
 
 
 @pytest.fixture
 def stage(store_file: Path) -> Iterator[Stage]:
-    answer = json.dumps(
-        {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
-    )
+    answer = json.dumps({"summary": DIARY, "memories": CARDS})
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
     with proxy_with_sqlite(store_file, answers=lambda _: summary(answer), **settings) as built:
         built.ask(diary(12), [*controls(session="mine"), scope("home"), FORCE])
