@@ -25,7 +25,6 @@ FOR_ALL = {
     "proxy/tokens/models.py": {"bundled_table"},
     "proxy/upstream/__init__.py": {"_address", "_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
-    "strategies/core/summary.py": {"_heading_line"},  # by the headings of a prompt
     "strategies/keywords/__init__.py": {"keywords"},
     "strategies/prompts/__init__.py": {"prompt", "prompt_digest"},
 }
