@@ -14,7 +14,7 @@ def names(text: str) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        "src/app.py", "src/app.py:12", "/etc/nginx/conf.d", "./run.sh", "C:\\data\\x.txt", "https://x.org/a?b=1",
+        "src/app.py", ".pre-commit.yaml", "src/app.py:12", "/etc/nginx/conf.d", "./run.sh", "C:\\data\\x.txt", "https://x.org/a?b=1",
         "ann@x.org", "3fa9c1d7e2", "0f8fad5b-d9cb-469f-a165-70867728950e", "ORD-4711", "web-01", "max_tokens",
         "parseHeader", "HttpClient", "MAX_TOKENS",
     ],
