@@ -23,13 +23,14 @@ CARDS = [
 
 WITHOUT_CARDS = [*controls(strategy="recent", memory="inject"), FORCE]
 """Has a session condensed without a summary, so that it brings no cards of its own."""
+DIARY = (
+    "The user keeps a garden diary, in which every plant has a line. " + "Each was sown, watered and seen again. " * 6
+)
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    answer = json.dumps(
-        {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
-    )
+    answer = json.dumps({"summary": DIARY, "memories": CARDS})
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
     with proxy_with_upstream(answers=lambda _: summary(answer), **settings) as built:
         yield built
