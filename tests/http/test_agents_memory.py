@@ -241,7 +241,8 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
         views = MESSAGES.views(upstream)
         for action, (before, after) in zip(actions[1:], pairwise(views), strict=True):
             assert action == "condensed" or after[: len(before)] == before
-        assert max(sum("Relevant Memories" in json.dumps(each) for each in view) for view in views) > 1
+        most = max(sum("Relevant Memories" in json.dumps(each) for each in view) for view in views)
+    assert most > (strategy == "recent")  # the record of `rolling` has some of what blocks would say
 
 
 def thinker(body: Mapping[str, Any]) -> Sequence[Json]:
