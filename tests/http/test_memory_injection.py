@@ -199,7 +199,13 @@ def with_cards(exchange: Exchange) -> Reply:
     """A summary with the cards of the line that it is of."""
     cards = OTHER_CARDS if str(OTHER_TASK["content"]) in exchange.body.decode() else CARDS
     return summary(
-        json.dumps({"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": cards})
+        json.dumps(
+            {
+                "summary": "The user keeps a garden diary, in which every plant has a line. "
+                + "Each was sown and seen again. " * 7,
+                "memories": cards,
+            }
+        )
     )
 
 

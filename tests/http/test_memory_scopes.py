@@ -38,7 +38,13 @@ def scope(name: str) -> tuple[str, str]:
 def answering(*contents: str, kind: str = "fact") -> str:
     """A summarizer's answer that brings cards."""
     cards = [{"content": content, "type": kind, "tags": []} for content in contents]
-    return json.dumps({"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": cards})
+    return json.dumps(
+        {
+            "summary": "The user keeps a garden diary, in which every plant has a line. "
+            + "Each was sown and seen again. " * 7,
+            "memories": cards,
+        }
+    )
 
 
 @contextmanager

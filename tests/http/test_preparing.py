@@ -151,7 +151,12 @@ def test_a_late_summary_is_not_asked_for_again() -> None:
 
 def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
     # Rules condense little where the target is high and little is too much, so the late record covers more than theirs.
-    with gated(inline_timeout=0.2, background={"mode": "off"}, marks={"target": 0.8}) as (stage, gate):
+    with gated(
+        inline_timeout=0.2,
+        background={"mode": "off"},
+        marks={"target": 0.8},
+        ledger={"said_max_tokens": 0, "names_max_tokens": 0},
+    ) as (stage, gate):
         rounds = rounds_above(USABLE) - 1
         hard = ask_rounds(stage, rounds)
         assert (hard.reason, hard.action) == ("summary-timeout", "condensed")
