@@ -102,7 +102,6 @@ def test_a_turn_for_which_nothing_was_found_gets_no_block_later() -> None:
         assert stage.last_view == first
 
 
-@pytest.mark.xfail(reason="the record quotes the fact itself: to be built anew")
 def test_after_a_revert_the_same_question_has_no_block() -> None:
     with proxy_with_upstream(
         **{**SETTINGS, "memory": {"default": "inject"}, "ledger": {"said_max_tokens": 0, "names_max_tokens": 0}}

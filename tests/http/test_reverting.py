@@ -130,7 +130,6 @@ def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest
     assert stage.ask(chat(TRIGGER), controls(session="s")).action == "passed"
 
 
-@pytest.mark.xfail(reason="open: a reverted session under responses condenses anew at once")
 @each_api
 def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
     """An agent goes on until it is condensed; the turn after that was taken back forwards all that it sends."""

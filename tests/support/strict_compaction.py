@@ -23,7 +23,7 @@ def blocks_of(messages: Sequence[Body]) -> Iterator[tuple[int, int, Json]]:
     for index, message in enumerate(messages):
         content = message.get("content")
         for place, block in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(block, dict) and block.get("type") == "compaction":
+            if block.get("type") == "compaction":
                 yield index, place, block
 
 
