@@ -229,7 +229,7 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
         agent.messages = [{"role": "user", "content": FACT}]
         headers = [*MESSAGES.key, ("x-condenser-session", "s"), ("x-condenser-memory", "inject")]
         actions: list[str | None] = []
-        for turn in range(24):
+        for turn in range(48):
             answer = wire.post_json(agent.url, MESSAGES.path, agent.body(), headers)
             assert answer.status == 200, answer.body
             actions.append(answer.action)
@@ -241,8 +241,7 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
         views = MESSAGES.views(upstream)
         for action, (before, after) in zip(actions[1:], pairwise(views), strict=True):
             assert action == "condensed" or after[: len(before)] == before
-        most = max(sum("Relevant Memories" in json.dumps(each) for each in view) for view in views)
-    assert most > (strategy == "recent")  # the record of `rolling` has some of what blocks would say
+        assert max(sum("Relevant Memories" in json.dumps(each) for each in view) for view in views) > 1
 
 
 def thinker(body: Mapping[str, Any]) -> Sequence[Json]:

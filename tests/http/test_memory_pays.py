@@ -103,9 +103,7 @@ def test_a_turn_for_which_nothing_was_found_gets_no_block_later() -> None:
 
 
 def test_after_a_revert_the_same_question_has_no_block() -> None:
-    with proxy_with_upstream(
-        **{**SETTINGS, "memory": {"default": "inject"}, "ledger": {"said_max_tokens": 0, "names_max_tokens": 0}}
-    ) as stage:
+    with proxy_with_upstream(**{**SETTINGS, "strategy": "recent", "memory": {"default": "inject"}}) as stage:
         messages = ending(diary(12), QUESTION)
         stage.ask(messages, [*controls(session="s"), FORCE])
         assert FACT in blocks(stage)[0]["content"]

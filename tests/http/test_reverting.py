@@ -17,7 +17,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, rounds_over
 
 WINDOW = 16_384
-AGENT_WINDOW = 32_000
+AGENT_WINDOW = 64_000
 TRIGGER = rounds_over(13_000)
 """Rounds of a chat that has passed the trigger and fits."""
 FULL = rounds_over(16_384)
