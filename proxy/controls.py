@@ -401,12 +401,12 @@ def split_model(model: object) -> tuple[str | None, Pipeline | None]:
     return (name, pipeline) if pipeline else (model, None)
 
 
-def suffix_warning(model: str | None) -> str:
+def suffix_warning(model: str) -> str:
     """A warning if what follows the last `@` of a model's name is probably a misspelt pipeline; else "".
 
     Models have such names of their own, so the name is sent on as it came.
     """
-    name, mark, suffix = (model or "").rpartition("@")
+    name, mark, suffix = model.rpartition("@")
     if not (mark and name) or len(suffix) > LONGEST or parse(suffix):
         return ""
     stages = [stage.strip() for stage in suffix.removeprefix(OBSERVE).split("+")]

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from proxy.knowledge.figures import OWN, Figures, Lesson, is_near, pictures_in
+from proxy.knowledge.figures import FAR, OWN, Figures, Lesson, pictures_in
 from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
@@ -54,7 +54,7 @@ class Slope(NamedTuple):
         # Some servers count the same for each prompt, or only what they had not cached: no text has such a slope.
         if text <= 0 or not MIN_SLOPE * text <= counted <= MAX_SLOPE * text:
             return self
-        if text < self.weight and not is_near(counted, self.value * text):
+        if text < self.weight and not 1 / FAR <= counted / (self.value * text) <= FAR:
             return self._replace(weight=self.weight - text)
         known = min(max(self.weight, _UNSURE), MAX_WEIGHT)
         return Slope(_bounded((self.value * known + counted) / (known + text)), self.weight + text)
@@ -64,8 +64,9 @@ class Slope(NamedTuple):
         return figures.slope + min(REACH * self.weight / max(abs(text), 1), 1.0) * (self.value - figures.slope)
 
     def tokens(self, text: int, figures: Figures) -> float:
-        """The upstream's tokens for so many of ours."""
-        return self.over(text, figures) * text
+        """How many tokens the upstream counts for `text` of ours."""
+        reach = REACH * self.weight
+        return figures.slope * text + (self.value - figures.slope) * max(min(text, reach), -reach)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class CountedPrompt:
     """Messages of hidden rounds, each with the number of chain messages before it."""
     scope: LessonScope = _NOWHERE
 
-    @property
+    @cached_property
     def outside(self) -> int:
         """Tokens of what no condensation touches: tools, framing and system messages."""
         return self.overhead + self.transcript.system_tokens
@@ -91,7 +92,7 @@ class CountedPrompt:
     def own(self) -> int:
         return self.transcript.tokens + self.overhead
 
-    @property
+    @cached_property
     def place(self) -> int:
         """A short name of the upstream and the model, whose counts say nothing of another's."""
         return crc32(f"{self.scope.upstream} {self.scope.model}".encode("utf-8", "surrogatepass"))
@@ -282,8 +283,7 @@ def _through(prompt: CountedPrompt, figures: Figures, slope: Slope, own: int, to
     chain = own - prompt.outside
     value = slope.over(chain, figures)
     if prompt.has_media and chain >= _MIN_CHAIN:
-        value = (total - figures.offset - value * prompt.outside) / chain
-    value = _bounded(value)
+        value = _bounded((total - figures.offset - value * prompt.outside) / chain)
     return Scale(round(total - value * own), value)
 
 

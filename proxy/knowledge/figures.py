@@ -112,7 +112,7 @@ class Figures(NamedTuple):
             most = MAX_SLOPE * lesson.text + (MAX_FIRST_OFFSET if lesson.is_whole else 0)
             if not MIN_SLOPE * lesson.text <= lesson.counted <= most:
                 return self
-        elif not is_near(lesson.counted, expected):
+        elif not _is_near(lesson.counted, expected):
             return self._replace(line=self.line.contradicted)
         offset, slope = self._moved(lesson, _bounded(lesson.counted - expected, -STEP * expected, STEP * expected))
         slope = _bounded(slope, (1 - STEP) * self.slope, (1 + STEP) * self.slope)
@@ -152,7 +152,7 @@ class Figures(NamedTuple):
             price = Votes(self.price.taught + 1 if lesson.is_whole else _FIRST)
             is_right = abs(rest - published) <= 2 * STEP * abs(published)
             return self._replace(picture=None if is_right else round(shown, 1), price=Votes() if is_right else price)
-        if self.picture is None or not is_near(shown, self.picture):
+        if self.picture is None or not _is_near(shown, self.picture):
             price = self.price.contradicted
             return self._replace(price=price, picture=self.picture if price.taught else None)
         moved = _bounded(shown, (1 - STEP) * self.picture, (1 + STEP) * self.picture)
@@ -183,7 +183,7 @@ def decoded(data: bytes) -> Figures:
     return Figures(offset, slope, Votes(*line), picture, Votes(*price), first, later)
 
 
-def is_near(counted: float, expected: float) -> bool:
+def _is_near(counted: float, expected: float) -> bool:
     return expected <= FAR * counted and counted <= FAR * expected
 
 

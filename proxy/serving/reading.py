@@ -329,7 +329,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
-    if suffix is None and (warning := controls.suffix_warning(model)):
+    if suffix is None and model and "@" in model and (warning := controls.suffix_warning(model)):
         asked = replace(asked, warnings=(*asked.warnings, warning))
     prefix = scope.get("path_params", {}).get("prefix")
     if owner.key is not None:

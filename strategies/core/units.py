@@ -71,7 +71,6 @@ _CODE = re.compile(
     r"|@\w+)"
 )
 _CODE_ENDS = (";", "{", "}", "(", "):", "\\")
-_BRACKETS = ("()", "（）")
 _INDENT = 4  # characters
 _LOOKED_AT = 200  # characters at the beginning of a line by which code is told from prose
 _TAIL = 40  # characters at its end by which its end is told

@@ -515,18 +515,18 @@ def _resolve(
             if piece.kind is PieceKind.OPAQUE:
                 role = Role.ASSISTANT  # its items may be of any kind, also of those that count as system messages
             written = literal(loads(piece.raw), counter, role, piece.raw)
-            yield Item(written if bound_until is None else _unbound(written, counter), piece)
+            is_bound = bound_until is not None and written.is_signed
+            yield Item(_unbound(written, counter) if is_bound else written, piece)
             continue
         index = source(piece)
         if index is not None:
-            message, is_bound = transcript.chain[index], bound_until is not None and index < bound_until
+            message = transcript.chain[index]
+            is_bound = bound_until is not None and index < bound_until and message.is_signed
             yield Item(_unbound(message, counter) if is_bound else message, Keep(index))
 
 
 def _unbound(message: Message, counter: TokenCounter) -> Message:
-    """A message without signed reasoning."""
-    if not message.is_signed:
-        return message
+    """A signed message without its reasoning."""
     return literal(message.dialect.unbound(message.body), counter, message.role)
 
 

@@ -200,7 +200,7 @@ def test_another_replica_knows_the_answer_too(redis: RedisServer) -> None:
 
 
 def played(agent: Any, proxy: Proxy) -> str:
-    """The name of the session of an agent that has come to a condensation, some turns further, and has results to send."""
+    """The session of an agent that is some turns behind a condensation and has results to send, by its name."""
     actions: list[str | None] = []
     while "condensed" not in actions[:-2] or items_of(agent)[-1].get("role") == "system":
         answer = agent.turn()
