@@ -16,7 +16,7 @@ from tests.support.transcripts import WORDS, Words
 
 SHORT, LONG = 200, 1_000
 SHORT_OF = {"semantic": 250}
-"""Of 200 rounds its prompt just fits by what is known of each message; of more its abridged parts have to be counted."""
+"""Of 200 rounds its prompt just fits by what is known of each message; of more, abridged parts have to be counted."""
 AT_MOST = 5.5
 """Five times the rounds, and a tenth for what is rounded."""
 
