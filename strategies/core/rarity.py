@@ -1,8 +1,9 @@
 """Rarity: how much of a text could not be guessed from the rest of its conversation.
 
 A term that stands in many messages says little, one that stands in a single message says much: log(N / df), in any
-language and without a list of words. A text's score is the mean over its terms. A text of few terms is drawn towards
-zero, because two rare words may be chance: so greetings and small talk sink.
+language and without a list of words. A text's score is the mean over its terms, each of which weighs as much as it is
+rare, so that common words count for little. A text of few terms is drawn towards zero, because two rare words may be
+chance: so greetings and small talk sink.
 
 A term is a run of letters; in scripts without spaces, a pair of characters. Digits and very long runs are none.
 Scores are integers: the same messages give the same scores in every process, whatever the order of a set.

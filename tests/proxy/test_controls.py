@@ -177,11 +177,11 @@ def test_a_suffix_is_a_pipeline_behind_the_last_at(model: Any, name: str | None,
         ("m@observe:mask+rollin", "mask+rolling"),
         ("m@Half-Window", "half-window"),
         ("m@rolling+rolling", "rolling"),
-        *((name, "") for name in ("m@rolling", "m@20240101", "m@latest", "m@mask+gpt", "@rollin", "rollin", "", None)),
+        *((name, "") for name in ("m@rolling", "m@20240101", "m@latest", "m@mask+gpt", "@rollin", "rollin", "")),
         ("m@" + "a" * 300, ""),
     ],
 )
-def test_an_ending_that_is_almost_a_strategy_is_warned_of(model: str | None, meant: str) -> None:
+def test_an_ending_that_is_almost_a_strategy_is_warned_of(model: str, meant: str) -> None:
     warning = suffix_warning(model)
     assert (f"did you mean @{meant}?" in warning) if meant else not warning
     assert warning.isascii()
