@@ -44,6 +44,7 @@ def sentence(total: Mapping[str, int], currency: str) -> str:
 class Notice(NamedTuple):
     """Something that needs attention, and where to see it: an address below the pages, "" for none."""
 
+    name: str
     text: str
     link: str = ""
 
@@ -52,20 +53,19 @@ def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
     """What needs attention, in the order of its weight."""
     found = []
     if ready["store"]["state"] != "ok":
-        found.append(
-            Notice(f"The store does not work: {ready['store']['state']}. Requests are served without what is stored.")
-        )
+        text = f"The store does not work: {ready['store']['state']}. Requests are served without what is stored."
+        found.append(Notice("store", text))
     if total["failed"]:
-        found.append(Notice(f"{total['failed']:,} requests failed.", "requests?show=failed"))
+        found.append(Notice("failed", f"{total['failed']:,} requests failed.", "requests?show=failed"))
     if total["action_degraded"]:
         count = total["action_degraded"]
-        found.append(Notice(f"{count:,} requests lacked something, such as the store.", "requests?show=degraded"))
+        found.append(
+            Notice("degraded", f"{count:,} requests lacked something, such as the store.", "requests?show=degraded")
+        )
     if total["own_failed"]:
-        found.append(
-            Notice(f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed.")
-        )
+        text = f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed."
+        found.append(Notice("own-calls", text))
     if total["unreported"]:
-        found.append(
-            Notice(f"{total['unreported']:,} replies reported no usage: their cost is estimated from our own count.")
-        )
+        text = f"{total['unreported']:,} replies reported no usage: their cost is estimated from our own count."
+        found.append(Notice("unreported", text))
     return found

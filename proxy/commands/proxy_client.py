@@ -11,24 +11,28 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from difflib import get_close_matches
 from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from proxy.cli import USAGE
 from proxy.commands.running import Note, admin_url, configured_url, find_proxy, living
-from proxy.errors import CommandFailed
+from proxy.errors import CommandFailed, SettingsError
 from proxy.quoting import redacted
 from proxy.values import json_or_none
 
 TIMEOUT = 5.0
 _ADMIN_TIMEOUT = 60.0  # seconds; a listing reads every session
 URL_HELP = "where the proxy is; by default the one that runs here, else the settings' host and port"
+TOKEN_HELP = "by default admin.token of the settings, or that of the proxy here"  # noqa: S105
+HOURS = 24  # of the sums, unless a command is told otherwise
 SHORT = 12  # characters of a session's key that `sessions list` prints, and that name the session if no other has them
 NOT_STORED = "A short conversation whose client sends no id is kept once it fills a quarter of its window"
 HINT_404 = "there is no such session"
@@ -82,6 +86,54 @@ def ask(
         why = "what answers there is not a condenser"
     hint = "" if url is not None else "; --url names another address"
     return Reply(0, problem=f"no proxy answers at {redacted(base) if '@' in base else base}: {why}{hint}")
+
+
+class RunningProxy(NamedTuple):
+    """What a proxy says of itself: `/readyz`, and what the admin token opens, None without it."""
+
+    base: str
+    problem: str = ""  # why `ready` is empty: no proxy answers
+    ready: Mapping[str, Any] = MappingProxyType({})
+    token: str | None = None  # the one that it was asked with
+    hours: int = HOURS
+    status: int = 0  # of the answer with `sums`
+    sums: Mapping[str, Any] | None = None  # of the last hours
+    arrivals: Mapping[str, Any] | None = None
+    known: Mapping[str, Any] | None = None
+    others: Sequence[str] = ()  # the addresses of other proxies of this user
+
+    @property
+    def total(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for row in (self.sums or {}).get("data", ()):
+            total.update({name: amount for name, amount in row.items() if name != "at"})
+        return total
+
+
+def proxy_at(url: str | None, token: str | None = None, hours: int = HOURS) -> RunningProxy:
+    """What the proxy at `url` says of itself, by default the one that runs here."""
+    try:
+        token = token_for(url) if token is None else token
+    except SettingsError:
+        token = None  # the settings here need not be those of the proxy
+    reply = ask(url, "/readyz", token=token)
+    others = [note.url for note in living() if note.url != reply.base]
+    ready = json_or_none(reply.body)
+    if not isinstance(ready, dict) or "store" not in ready:
+        problem = reply.problem if reply.status != 200 else f"{reply.base} is not a condenser"
+        return RunningProxy(reply.base, problem, others=others)
+    (status, sums), (_, arrivals), (_, known) = (
+        _opened(reply.base, name, token, query)
+        for name, query in (("sums", f"?hours={hours}"), ("arrivals", ""), ("known", ""))
+    )
+    return RunningProxy(reply.base, "", ready, token, hours, status, sums, arrivals, known, others)
+
+
+def _opened(base: str, name: str, token: str | None, query: str) -> tuple[int, Mapping[str, Any] | None]:
+    """The status and the document of this name in the admin API; None if the answer is another one, or a refusal."""
+    reply = ask(base, f"/_condenser/{name}{query}", token=token)
+    document = json_or_none(reply.body)
+    return reply.status, document if isinstance(document, dict) and document.get("object") == name else None
 
 
 def default_url() -> str:
@@ -140,21 +192,16 @@ def add_yes(action: argparse.ArgumentParser) -> None:
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     action.add_argument("--tenant", help="look only at the sessions of this tenant: its name or its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
-    action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
+    action.add_argument("--token", help=TOKEN_HELP)
 
 
 def token_for(url: str | None) -> str | None:
     """The token of the settings, else that in the file of the asked proxy, if it runs on this machine."""
-    named = (note for note in living() if url is not None and note.url == url.rstrip("/"))
-    return token_of(_running() if url is None else next(named, None), url)
-
-
-def token_of(running: Note | None, url: str | None = None) -> str | None:
-    """`token_for`, where it is already known which proxy is asked."""
     from proxy.settings import load_settings
     from proxy.settings.token import known_token, read_token
 
-    settings = load_settings()
+    named = (note for note in living() if url is not None and note.url == url.rstrip("/"))
+    running, settings = _running() if url is None else next(named, None), load_settings()
     if settings.admin.token is None and running and running.token:
         return running.token
     if settings.admin.token is None and running and running.token_file:
@@ -168,7 +215,7 @@ def settle(arguments: argparse.Namespace) -> bool:
     if running is None:
         return False
     if arguments.token is None:
-        arguments.token = token_of(running)
+        arguments.token = token_for(running.url)
     arguments.url = running.url
     return len(list(living())) > 1
 

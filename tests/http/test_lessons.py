@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.probe import known_at, known_lines
+from proxy.commands.checks import known_of
+from proxy.commands.proxy_client import proxy_at
 from tests.support import replies
 from tests.support.admin_api import TOKEN, admin
 from tests.support.proxy import running_proxy
@@ -132,5 +133,5 @@ def test_what_is_known_of_each_model_is_listed_with_its_source() -> None:
         found = [(row["model"], bool(row["tenant"]), row["window"], row["source"]) for row in rows]
         assert found == [(MODEL, False, None, "unknown"), (MODEL, True, 1_000, "stated in a refusal")]
         assert rows[1]["until"] > rows[1]["window"]
-        said = known_lines(known_at(stage.proxy.url, TOKEN))
+        said = [found.text for found in known_of(proxy_at(stage.proxy.url, TOKEN))]
         assert "window 1,000 (stated in a refusal), until 20" in said[1]

@@ -292,12 +292,12 @@ def test_the_status_tells_in_sentences_what_the_documents_have(
     assert f"\nIt sends requests to {found['ready']['upstream']}.\n" in out
     assert "\nSessions are kept in memory://, which works.\n" in out
     assert "\nThe last 24 hours: 0 of 1 requests fitted only because they were condensed; 0 failed." in out
-    assert f"known       {found['known']['data'][0]['model']}: " in out
+    assert f"\nKnown of {found['known']['data'][0]['model']}: window " in out
     saved = sum(row["saved_tokens"] for row in found["sums"]["data"])
     assert saved > 0
     assert f"\nIt saved {saved:,} tokens on requests that would have fitted anyway; " in out
-    for hidden in ("upstream is shown", "costs are shown"):
-        assert f"{hidden} only with admin.token.\n" in stranger
+    assert "\nWhat came in is shown only with the proxy's admin token. " in stranger
+    assert "It sends requests to" not in stranger
 
 
 def test_a_watched_status_is_printed_again_and_again() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.check import CheckedModel, budget_lines
+from proxy.commands.numbers import CheckedModel, budget_lines
 from proxy.commands.running import HOST, PORT, Note, client_url, noted
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -24,25 +24,39 @@ from tests.support.upstream import ScriptedUpstream
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[tuple[str, str, str]]]:
+    """The exit status, and name, level and text of each finding."""
+    code, out, _ = run(capsys, "check", "--json", *words)
+    document = json.loads(out)
+    assert document["ok"] is (code == 0)
+    return code, [(each["name"], each["level"], each["text"]) for each in document["findings"]]
+
+
 def test_a_check_covers_all_parts(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
+    words = ("--upstream", upstream.base_url, "--store", "memory://")
+    code, found = check(capsys, *words)
     assert code == 0
-    parts = ["settings", "store", "tokenizer", "tokenizer", "upstream", "server"]
-    assert [line.split()[0] for line in out.splitlines()] == parts
-    assert "memory://: ok" in out
-    assert "cl100k_base: ready, loaded when it is first needed" in out
-    assert "o200k_base: ready, loaded when it is first needed" in out
-    assert f"{upstream.base_url}: answers 200" in out
+    assert found == [
+        ("settings", "ok", "The settings are valid."),
+        ("store", "ok", "Sessions are kept in memory://, which works."),
+        ("memory-store", "note", "Sessions are kept in memory, so the proxy forgets them when it stops."),
+        ("tokenizer", "ok", "Tokenizer cl100k_base: ready, loaded when it is first needed."),
+        ("tokenizer", "ok", "Tokenizer o200k_base: ready, loaded when it is first needed."),
+        ("upstream", "ok", f"{upstream.base_url} answers 200."),
+        ("server", "ok", f"{upstream.base_url} reports no context length, or only with a credential."),
+    ]
+    printed = run(capsys, "check", *words)[1]
+    assert printed.startswith("ok     The settings are valid.\nok     Sessions are kept in memory://, which works.\n")
+    assert printed.endswith("\nNothing is wrong.\n")
 
 
-def test_a_check_as_json_has_the_same_findings_and_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_as_json_has_the_numbers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://", "--model", "gpt-4o")
     (code, out, _), (same, told, _) = run(capsys, *words), run(capsys, *words, "--json")
     found = json.loads(told)
-    assert (code, same, found["ok"]) == (1, 1, False)
-    lines = [f"{each['part']:<11} {each['text']}" for each in found["checks"]]
-    assert out.startswith("\n".join([*lines, "model       gpt-4o\n"]))
-    assert [each["part"] for each in found["checks"] if not each["ok"]] == ["upstream"]
+    assert (code, same, found["object"], found["ok"]) == (1, 1, "check", False)
+    assert "\n1 thing to mend.\nmodel       gpt-4o\n" in out
+    assert [each["name"] for each in found["findings"] if each["level"] == "wrong"] == ["upstream"]
     assert f"  trigger   {found['model']['budget']['trigger']:,} (" in out
 
 
@@ -54,7 +68,7 @@ def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [(401, "answers 401 (it refuses the api_key of 'upstream')"), (503, "answers 503")]
+    ("status", "says"), [(401, "answers 401: it refuses the api_key of 'upstream'."), (503, "answers 503.")]
 )
 def test_an_upstream_that_refuses_the_key_or_fails_is_not_well(
     status: int,
@@ -79,18 +93,22 @@ def test_each_of_several_upstreams_is_asked_and_named(
         {"name": "gone", "base_url": "http://127.0.0.1:9/v1"},
     ]
     monkeypatch.setenv("CONDENSER_UPSTREAMS", json.dumps(named))
-    code, out, _ = run(capsys, "check", "--store", "memory://")
+    code, found = check(capsys, "--store", "memory://")
     assert code == 1
-    assert f"upstream    here: {upstream.base_url}: answers 200\n" in out
-    assert "upstream    gone: http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.\n" in out
+    assert ("upstream", "ok", f"here: {upstream.base_url} answers 200.") in found
+    assert (
+        "upstream",
+        "wrong",
+        "gone: http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.",
+    ) in found
 
 
 def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("check", "--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
-    code, out, _ = run(capsys, *words)
+    words = ("--upstream", "http://127.0.0.1:9/v1", "--store", "memory://")
+    code, found = check(capsys, *words)
     assert code == 1
-    assert "upstream    http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.\n" in out
-    assert run(capsys, *words, "--offline")[0] == 0
+    assert ("upstream", "wrong", "http://127.0.0.1:9/v1: The upstream cannot be reached: connection refused.") in found
+    assert check(capsys, *words, "--offline")[0] == 0
 
 
 def test_a_store_or_key_that_cannot_be_opened_fails_the_check(
@@ -98,13 +116,14 @@ def test_a_store_or_key_that_cannot_be_opened_fails_the_check(
 ) -> None:
     code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
     assert code == 1
-    assert "store       redis://***@127.0.0.1:9/0: store-unavailable: Connection refused\n" in out
+    told = "wrong  Sessions cannot be kept in redis://***@127.0.0.1:9/0: store-unavailable: Connection refused.\n"
+    assert f"{told}       Do this: start its server, or correct store.url.\n" in out
     assert out.count("127.0.0.1:9/0") == 1
     assert "hunter2" not in out + err
     (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
-    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path / 's.db'}")
+    code, found = check(capsys, "--offline", "--store", f"sqlite:///{tmp_path / 's.db'}")
     assert code == 1
-    assert "store-" in out
+    assert [": store-" in text for name, _, text in found if name == "store"] == [True]
 
 
 def test_a_store_that_cannot_be_read_keeps_no_upstream_from_being_asked(
@@ -114,23 +133,28 @@ def test_a_store_that_cannot_be_read_keeps_no_upstream_from_being_asked(
     upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
     (tmp_path / "s.db").write_bytes(b"this is no database" * 100)
     store = f"sqlite:///{tmp_path / 's.db'}"
-    code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", store, "--model", "gemma4")
+    words = ("--upstream", upstream.base_url, "--store", store, "--model", "gemma4")
+    code, found = check(capsys, *words)
     assert code == 1
-    assert f"store       {store}: store-" in out
-    assert f"upstream    {upstream.base_url}: answers 200\nserver      Ollama\n" in out
-    assert "  window    4,096 (stated by Ollama)\n" in out
-    assert "calibration" not in out
+    assert [name for name, level, _ in found if level == "wrong"] == ["store"]
+    assert found[-2:] == [
+        ("upstream", "ok", f"{upstream.base_url} answers 200."),
+        ("server", "ok", f"{upstream.base_url} is Ollama."),
+    ]
+    assert "  window    4,096 (stated by Ollama)\n" in run(capsys, "check", *words)[1]
 
 
 def test_a_check_offline_makes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new" / "s.db"
-    code, out, _ = run(capsys, "check", "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
+    code, found = check(capsys, "--offline", "--store", f"sqlite:///{file}", "--model", "gpt-4o")
     assert code == 0
-    assert f"sqlite:///{file}: does not exist yet; `serve` makes it" in out
+    text = f"Sessions are kept in sqlite:///{file}, a file that does not exist yet; `serve` makes it."
+    assert ("store", "ok", text) in found
     assert not list(tmp_path.iterdir())
     asyncio.run(a_store_at(tmp_path / "s.db"))
     before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    assert f"{tmp_path}/s.db: ok" in run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/s.db")[1]
+    found = check(capsys, "--offline", "--store", f"sqlite:///{tmp_path}/s.db")[1]
+    assert ("store", "ok", f"Sessions are kept in sqlite:///{tmp_path}/s.db, which works.") in found
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
 
 
@@ -150,25 +174,24 @@ def test_a_rank_file_that_is_missing_is_reported_before_it_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CONDENSER_TOKENIZER__RANKS_DIR", str(tmp_path))
-    code, out, _ = run(capsys, "check", "--offline", "--store", "memory://")
+    code, found = check(capsys, "--offline", "--store", "memory://")
     assert code == 1
-    assert (
-        f"tokenizer   cl100k_base: {tmp_path}/cl100k_base.tiktoken cannot be read: No such file or directory;"
+    (level, first), (_, second) = [(level, text) for name, level, text in found if name == "tokenizer"]
+    assert level == "wrong"
+    assert first == (
+        f"Tokenizer cl100k_base: {tmp_path}/cl100k_base.tiktoken cannot be read: No such file or directory;"
         " install condenser-proxy again (in a checkout: `make ranks`),"
-        " or point tokenizer.ranks_dir at a folder that has it\n"
-    ) in out
-    assert "tokenizer   o200k_base: " in out
-    assert "ready" not in out
+        " or point tokenizer.ranks_dir at a folder that has it."
+    )
+    assert second.startswith(f"Tokenizer o200k_base: {tmp_path}/")
 
 
 def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tenant.key").mkdir()
-    code, out, err = run(
-        capsys, "check", "--upstream", "http://127.0.0.1:9/v1", "--store", f"sqlite:///{tmp_path}/s.db"
-    )
+    code, found = check(capsys, "--upstream", "http://127.0.0.1:9/v1", "--store", f"sqlite:///{tmp_path}/s.db")
     assert code == 1
-    assert f"{tmp_path}/tenant.key: Is a directory\n" in out
-    assert "Traceback" not in err
+    [text] = [text for name, level, text in found if (name, level) == ("store", "wrong")]
+    assert text.endswith(f": {tmp_path}/tenant.key: Is a directory.")
 
 
 def budget(model: str = "m", **settings: Any) -> str:
@@ -234,9 +257,7 @@ def test_a_number_is_shown_as_it_is_used_with_its_origin() -> None:
     text = budget(window=8_000, models=[{"match": "m", "marks": {"step": 0.3}, "strategy": "recent"}])
     assert "0.3 of usable, settings for the model" in text
     assert "strategy  recent (settings for the model)" in text
-    text = budget("nobody-knows-it")
-    assert "[[models]]" in text
-    assert "  window    unknown\n" in text
+    assert "  window    unknown\n" in budget("nobody-knows-it")
 
 
 def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,10 +266,11 @@ def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: py
     words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "gemma4")
     code, out, _ = run(capsys, *words)
     assert code == 0
-    assert re.search(r"^server +Ollama$", out, re.MULTILINE)
+    assert f"ok     {upstream.base_url} is Ollama.\n" in out
     assert re.search(r"^ +window +4,096 \(stated by Ollama\)$", out, re.MULTILINE)
     code, out, _ = run(capsys, *words, "--offline")
-    assert "unknown" in out
+    assert "note   The window of gemma4 is unknown. Nothing is condensed until" in out
+    assert "  window    unknown\n" in out
 
 
 @pytest.mark.parametrize("listed", [32_768, None])
@@ -278,7 +300,31 @@ def test_a_check_prints_the_window_that_holds_in_a_proxy_that_runs_and_why(
     assert re.fullmatch(why + (r"; 32,768 is stated by vLLM\)" if listed else r"\)"), line)
     assert found == {"tokens": 2_048, "source": "stated in a refusal"}
     assert "  usable    1,792 (" in out
-    assert "until the window is known" not in out
+    assert "Nothing is condensed until" not in out
+
+
+def test_a_check_tells_of_a_proxy_that_runs_what_concerns_its_own_upstream_and_model(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(base_url: str, model: str) -> list[str]:
+        found = check(capsys, "--upstream", base_url, "--store", "memory://", "--model", model)[1]
+        return [text for name, _, text in found if name in ("running", "known", "window-unknown")]
+
+    with running_proxy(upstream.url, window=9_000, admin={"token": TOKEN}) as proxy:
+        stage = Stage(proxy, upstream)
+        stage.ask(chat(4))
+        proxy.served()
+        with noted(Note(proxy.url, client_url(HOST, PORT), None, 0.0, token=TOKEN)):
+            runs = f"A proxy runs at {proxy.url}."
+            assert told(upstream.base_url, MODEL)[:2] == [runs, f"Known of {MODEL}: window 9,000 (settings)."]
+            assert told(upstream.base_url, "other")[:2] == [runs, _UNKNOWN.format("other")]
+            assert told("http://127.0.0.1:9/v1", MODEL) == [runs, _UNKNOWN.format(MODEL)]
+
+
+_UNKNOWN = (
+    "The window of {} is unknown. Nothing is condensed until the upstream states its window or refuses a request for"
+    " its length."
+)
 
 
 def test_a_check_says_how_llama_cpp_was_started(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
