@@ -108,14 +108,14 @@ class CredentialRefused(ProxyError):
 
 
 class InvalidKey(ProxyError):
-    """The request has no key of this proxy, or one that holds no longer."""
+    """The key is missing, expired or revoked."""
 
     status, type, code = 401, _INVALID, "invalid_api_key"
     headers = (("WWW-Authenticate", "Bearer"),)
 
 
 class TooManyAttempts(ProxyError):
-    """Many send wrong tokens or keys to the administration at this moment."""
+    """Too many failed logins to the administration at this moment."""
 
     status, type, code = 429, _INVALID, "too_many_attempts"
     headers = (("Retry-After", "1"),)
@@ -165,7 +165,7 @@ class UpgradeRefused(ProxyError):
 
 
 class HistoryUnavailable(ProxyError):
-    """What the request stands on is in the store, which does not answer: a history, or what opens a compaction."""
+    """The request needs a stored history, or the secret of a compaction, and the store does not answer."""
 
     status = 503
     code = "history_unavailable"

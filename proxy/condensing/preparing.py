@@ -304,13 +304,13 @@ class Preparer:
         return any(verdict is None or record.trigger == JUDGED for record in prepared)
 
     async def _store_outcome(self, result: RunResult, decision: Decision, verdict: Verdict | None) -> None:
-        """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
+        """Counts the cost of a preparation; records a failure in the session and in the log."""
         context, base = decision.context, decision.base
         session, stored, made = context.recognised.session, None, result.condensation
         reason = result.reason if result.asked_model or (made is None and verdict is not None) else ""
         if reason:
             told = (" by a model" if made else "") + (" after a YES" if verdict else "")
-            _log.warning("no record was prepared%s: %s", told, reason)
+            _log.warning("preparing a condensation%s failed: %s", told, reason)
         if made is None:
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)

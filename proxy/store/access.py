@@ -143,7 +143,7 @@ class Outage:
     _writes_only: bool = field(default=False, init=False)
 
     def failed(self, what: str, error: StoreError) -> None:
-        """Notes that something failed; an outage is logged when it begins, any other error each time."""
+        """Logs that the operation `what` failed: an outage once, when it begins; any other error each time."""
         refuses_writes = error.reason in REFUSED_WRITES
         if error.reason in ANSWERS and not refuses_writes:
             _log.warning("%s: %s", what, error)
@@ -160,13 +160,13 @@ class Outage:
             self._refused += is_refused
 
     def write_failed(self, error: StoreError) -> None:
-        """Notes that a write has failed, if the store is the cause and not the value."""
+        """Records that a write failed, if the store is the cause and not the value."""
         if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
             self.unwritten = error.reason
             self._on_write(error.reason)
 
     def answered(self, *, wrote: bool = False) -> None:
-        """Notes that the store did what it was asked, and whether it `wrote`."""
+        """Records that the store did what it was asked, and whether it `wrote`."""
         if wrote:
             self.unwritten = ""
             self._on_write("")

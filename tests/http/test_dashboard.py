@@ -94,7 +94,7 @@ def test_a_record_that_rules_wrote_in_a_models_place_says_why_everywhere(caplog:
             stage.proxy.quiet()
         assert answer.action == "condensed"
         warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert warnings == ["no record was prepared by a model: summary-empty"]
+        assert warnings == ["preparing a condensation by a model failed: summary-empty"]
         assert " condensed by threshold, record by rules ready: summary-empty, +" in caplog.text
         shown = " ".join(lines_of(only_session(stage.proxy.url, token="operator")))
         assert ": used, semantic by threshold, record by rules: summary-empty," in " ".join(shown.split())

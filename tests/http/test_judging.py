@@ -303,7 +303,7 @@ def test_a_record_that_failed_after_a_yes_is_tried_again(
         ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         assert len(stage.summaries) == 3
-        assert "no record was prepared after a YES: summary-empty" in caplog.text
+        assert "preparing a condensation after a YES failed: summary-empty" in caplog.text
         votes = len(stage.votes)
         for turn in (TURNS + 1, TURNS + 2):
             answer = ask_rounds(stage, turn)
