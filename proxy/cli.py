@@ -32,7 +32,7 @@ COMMANDS = {  # the commands, with their lines in `--help`
 }
 _UNLISTED = ("healthcheck",)
 """The commands that `--help` leaves out: a container asks this one, a person asks `status`."""
-_PROBES = ("status", "dashboard", "healthcheck")
+_PROBES = ("status", "doctor", "dashboard", "healthcheck")
 """The commands that are functions of one module; every other command is a module with its name."""
 DOCUMENTS = "docs/"
 """Where the documents are: a folder of the source repository."""

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from proxy.commands.checks import Setup, findings, report
-from proxy.commands.numbers import CheckedModel, budget_lines, numbers
+from proxy.commands.numbers import CheckedModel, numbers
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.commands.proxy_client import proxy_at
 from proxy.commands.running import find_proxy
@@ -47,10 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         name, suffix = arguments.model
         model = CheckedModel(settings, name, suffix, trees_by_source(**command_line_settings(arguments)))
     with _opened(settings, model, offline=arguments.offline) as setup:
-        found, model = findings("check", setup), setup.model
-    code = report("check", found, is_json=arguments.json, model=numbers(model) if model else None)
+        found = findings("check", setup)
+        in_effect = list(numbers(setup.model)) if setup.model else []
+    named = {"model": model and model.model, "numbers": [each._asdict() for each in in_effect]}
+    code = report("check", found, is_json=arguments.json, **named)
     if model and not arguments.json:
-        print("\n".join(budget_lines(model)))
+        print("\n".join((f"model       {model.model}", *(each.line for each in in_effect))))
     return code
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from proxy import VERSION
-from proxy.commands.proxy_client import URL_HELP, Reply, ask
+from proxy.commands.proxy_client import URL_HELP, ask, message_of
 from proxy.errors import SettingsError
 from proxy.values import json_or_none
 
@@ -88,7 +88,7 @@ def _add_tools(server: MCPServer, url: str | None, headers: Mapping[str, str], s
         reply = await asyncio.to_thread(asking)
         document = json_or_none(reply.body)
         if reply.status != 200 or not isinstance(document, dict):
-            raise ToolError(_why(reply, document))
+            raise ToolError(message_of(document) or reply.problem)
         return document
 
     @server.tool(structured_output=False)
@@ -122,9 +122,3 @@ def _place(hit: Mapping[str, Any]) -> str:
         return f"{hit['type']}, noted of what the {hit['role']} said"
     part = f", part {hit['part'] + 1} of {hit['parts']}" if hit["parts"] > 1 else ""
     return f"message {hit['place'] + 1}, {hit['role']}{part}"
-
-
-def _why(reply: Reply, document: object) -> str:
-    error = document.get("error") if isinstance(document, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return str(message) if message else reply.problem

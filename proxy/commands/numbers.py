@@ -29,10 +29,19 @@ from strategies.core.summary import usual_lengths
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
-_NUMBERS = (
-    *("max_input", "reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom", "replacement_cap"),
-    *("task_cap", "prompt_window"),
-)
+USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
+
+
+class Number(NamedTuple):
+    """A number, or a word, that is in effect for a model."""
+
+    name: str  # that of an option begins with its stage: `mask.keep`
+    value: object  # sizes in tokens, prices of a million tokens
+    text: str  # the value with its origin
+
+    @property
+    def line(self) -> str:
+        return f"    {self.name} = {self.text}" if "." in self.name else f"  {self.name:<9} {self.text}"
 
 
 class CheckedModel(NamedTuple):
@@ -83,80 +92,66 @@ class CheckedModel(NamedTuple):
         return _DEFAULT if used == default else self.source(*path)
 
 
-def numbers(checked: CheckedModel) -> dict[str, Any]:
-    """The numbers of `budget_lines` as JSON: sizes in tokens, prices of a million tokens."""
-    policy = checked.policy
-    budget, stages = policy.budget, [stage for stage in policy.stages if hasattr(stage, "options")]
-    return {
-        "name": checked.model,
-        "window": {"tokens": policy.window.tokens, "source": policy.window.source},
-        "budget": None if budget is None else {name: getattr(budget, name) for name in _NUMBERS},
-        "strategy": policy.pipeline.text,
-        "options": {stage.name: asdict(stage.options) for stage in stages},
-        "economy": policy.economy,
-        "prices": asdict(policy.costs),
-    }
-
-
-USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
-
-
-def budget_lines(checked: CheckedModel) -> Iterator[str]:
-    """The lines to print for a model."""
+def numbers(checked: CheckedModel) -> Iterator[Number]:
+    """The numbers in effect for a model."""
     policy, table = checked.policy, bundled_table(config_directory() / "models.toml")
     window, budget, stated = policy.window, policy.budget, checked.stated
     known_by = checked.source("window") if window.source == SETTINGS else window.source
     if window.source == SOURCE and checked.learned is not None:
         known_by += f", until {moment(checked.learned.until)}"
         known_by += f"; {stated.window:,} is {stated.source}" if stated else ""
-    yield f"model       {checked.model}"
-    yield f"  window    {window}" if window.tokens is None else f"  window    {window.tokens:,} ({known_by})"
+    yield Number("window", window.tokens, str(window) if window.tokens is None else f"{window.tokens:,} ({known_by})")
     if budget is not None:
         if window.max_input is not None:
-            yield f"  max input {window.max_input:,} ({known_by})"
-        yield from (f"  {label:<9} {text}" for label, text in _rows(policy, budget, checked))
-    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
+            yield Number("max input", window.max_input, f"{window.max_input:,} ({known_by})")
+        yield from _of_budget(policy, budget, checked)
+    by = "suffix of the name" if checked.suffix else checked.origin("strategy")
+    yield Number("strategy", policy.pipeline.text, f"{policy.pipeline} ({by})")
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         if budget is not None and (most := getattr(options, "summary_max_tokens", 0)):
             counter = Tokenizers(checked.settings.tokenizer.ranks_dir).for_model(checked.model, ChatCounter)
             most, words = usual_lengths(counter, budget, most)
-            told = f"a model is asked for about {words:,} words; with the ledger a record has at most {most:,} tokens"
-            yield f"    {stage.name}: {told}"
-            if words < USEFUL_WORDS:
-                yield "      which is too few to be useful; mask+extract and recent ask no model"
+            told = f"about {words:,} are asked of a model; with the ledger a record has at most {most:,} tokens"
+            few = "; too few to be useful, and mask+extract and recent ask no model" if words < USEFUL_WORDS else ""
+            yield Number(f"{stage.name}.words", words, told + few)
         for option in fields(options) if options is not None else ():
-            text = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
-            yield f"    {stage.name}.{option.name} = {text}"
+            value = getattr(options, option.name)
+            text = _option(checked, stage.name, option.name, value, budget)
+            yield Number(f"{stage.name}.{option.name}", value, text)
     if not policy.pipeline.is_off:
-        yield f"  economy   {policy.economy} ({checked.origin('economy')})"
+        yield Number("economy", policy.economy, f"{policy.economy} ({checked.origin('economy')})")
         costs, entry = policy.costs, checked.settings.for_model(checked.model)
         published = "bundled table, US dollars per million tokens" if table.prices(checked.model) else ""
         origin = f"settings for '{entry.match}'" if entry and entry.prices else published
         shown = f"input {costs.input:g}, cached {costs.cached_input:g}, cache write {costs.cache_write:g}"
-        yield f"  prices    {shown}, output {costs.output:g} ({origin or 'ratios that most vendors share'})"
+        text = f"{shown}, output {costs.output:g} ({origin or 'ratios that most vendors share'})"
+        yield Number("prices", asdict(costs), text)
 
 
-def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
-    """The numbers of a budget: for each a label, and the number with an explanation and its origin."""
+def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[Number]:
     reserve = checked.settings.own("reserve", checked.model)
     reserved_by = f"an eighth of the window, at most {MAX_RESERVE:,}"
     if reserve is not None:
         clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
         reserved_by = checked.origin("marks", "reserve") + clamped
-    yield "reserve", f"{budget.reserve:,} ({reserved_by}; unless the request sets its reply's length)"
-    yield "usable", f"{budget.usable:,} (what is left of the window)"
-    yield from _mark_rows(policy, budget, checked)
-    yield "hard", f"less than {budget.least_headroom:,} of usable left (a sixteenth of the window, at most 512)"
-    yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window, or a quarter up to 2,000)"
-    yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
-    for name in ("said", "names"):
-        yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"
-    if budget.prompt_window is not None:
-        yield "own calls", f"{budget.prompt_window:,} at most (the summarizer's window)"
+    said, names = (f"{{:,}} at most ({checked.origin('ledger', f'{name}_max_tokens')})" for name in ("said", "names"))
+    for name, value, text in (
+        ("reserve", budget.reserve, f"{{:,}} ({reserved_by}; unless the request sets its reply's length)"),
+        ("usable", budget.usable, "{:,} (what is left of the window)"),
+        *_marks(policy, budget, checked),
+        ("hard", budget.least_headroom, "less than {:,} of usable left (a sixteenth of the window, at most 512)"),
+        ("record", budget.replacement_cap, "{:,} at most (a tenth of the window, or a quarter up to 2,000)"),
+        ("task", budget.task_cap, "{:,} of the first user message, more if there is room (an eighth of the window)"),
+        ("said", budget.ledger.said, said),
+        ("names", budget.ledger.names, names),
+        ("own calls", budget.prompt_window, "{:,} at most (the summarizer's window)"),
+    ):
+        if value is not None:
+            yield Number(name, value, text.format(value))
 
 
-def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
+def _marks(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, int, str]]:
     """The marks that are used; a strategy may replace those of the settings."""
     entry = checked.settings.for_model(checked.model)
     own = entry.marks if entry else None
@@ -170,7 +165,7 @@ def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
         if share != getattr(configured.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
-        yield name, f"{getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
+        yield name, getattr(budget, name), f"{{:,}} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
 def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Budget | None) -> str:

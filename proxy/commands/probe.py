@@ -1,4 +1,4 @@
-"""Commands that ask a running proxy one thing: `healthcheck`, `status` and `dashboard`."""
+"""Commands that ask a running proxy about itself: `healthcheck`, `status`, `doctor` and `dashboard`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from proxy.commands.checks import hidden, known_of, state_of
-from proxy.commands.proxy_client import URL_HELP, RunningProxy, ask, proxy_at
+from proxy.commands.checks import findings, hidden, known_of, report, state_of
+from proxy.commands.proxy_client import HOURS, TOKEN_HELP, URL_HELP, RunningProxy, ask, proxy_at
 from proxy.errors import CommandFailed
 from proxy.totals import notices, sentence
 
@@ -23,6 +23,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     if command.prog.endswith(" status"):
         command.add_argument("--watch", action="store_true", help="print it every second until interrupted")
         command.add_argument("--json", action="store_true", help="the documents that the sentences are made of")
+    if command.prog.endswith(" doctor"):
+        command.add_argument("--token", help=TOKEN_HELP)
+        command.add_argument("--hours", metavar="N", type=int, default=HOURS, help=f"how far to look back ({HOURS})")
+        command.add_argument("--json", action="store_true", help="the findings as data")
     if command.prog.endswith(" dashboard"):
         command.add_argument("--no-open", action="store_true", help="print the address only")
 
@@ -67,6 +71,12 @@ def _status_lines(proxy: RunningProxy) -> Iterator[str]:
     elif proxy.sums is not None:
         yield "Nothing needs attention."
     yield from (finding.text for finding in known_of(proxy))
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Says what the proxy has counted; returns 1 if there is something to mend, such as that no request came."""
+    found = findings("doctor", proxy_at(arguments.url, arguments.token, arguments.hours))
+    return report("doctor", found, is_json=arguments.json)
 
 
 def dashboard(arguments: argparse.Namespace) -> None:

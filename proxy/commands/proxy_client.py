@@ -300,7 +300,7 @@ def request_json(
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
     document = json_or_none(reply.body)
     if reply.status != 200:
-        said = _message(document)
+        said = message_of(document)
         hint = {400: said, 401: _HINT_401, 404: said if "admin.listen" in said else hint_404}.get(reply.status)
         raise CommandFailed(f"{reply.problem}; {hint}" if hint else reply.problem)
     # An answer that is read names its kind; an added card comes back as it is stored.
@@ -310,7 +310,7 @@ def request_json(
     return document
 
 
-def _message(document: Any) -> str:
+def message_of(document: Any) -> str:
     """The message of an error in OpenAI's form; "" for any other document."""
     try:
         return str(document["error"]["message"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.numbers import CheckedModel, budget_lines
+from proxy.commands.numbers import CheckedModel, numbers
 from proxy.commands.running import HOST, PORT, Note, client_url, noted
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -57,7 +57,10 @@ def test_a_check_as_json_has_the_numbers_of_a_model(capsys: pytest.CaptureFixtur
     assert (code, same, found["object"], found["ok"]) == (1, 1, "check", False)
     assert "\n1 thing to mend.\nmodel       gpt-4o\n" in out
     assert [each["name"] for each in found["findings"] if each["level"] == "wrong"] == ["upstream"]
-    assert f"  trigger   {found['model']['budget']['trigger']:,} (" in out
+    assert found["model"] == "gpt-4o"
+    [trigger] = [each for each in found["numbers"] if each["name"] == "trigger"]
+    assert trigger["text"].startswith(f"{trigger['value']:,} (")
+    assert f"\n  trigger   {trigger['text']}\n" in out
 
 
 def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,12 +198,11 @@ def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.Captur
 
 
 def budget(model: str = "m", **settings: Any) -> str:
-    return "\n".join(budget_lines(CheckedModel(Settings(**settings), model)))
+    return "".join(f"{each.line}\n" for each in numbers(CheckedModel(Settings(**settings), model)))
 
 
 def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
     assert budget(window=32_768).splitlines() == [
-        "model       m",
         "  window    32,768 (settings)",
         "  reserve   4,096 (an eighth of the window, at most 4,096; unless the request sets its reply's length)",
         "  usable    28,672 (what is left of the window)",
@@ -293,12 +295,12 @@ def test_a_check_prints_the_window_that_holds_in_a_proxy_that_runs_and_why(
             proxy.quiet()
         with noted(Note(proxy.url, client_url(HOST, PORT), None, 0.0, token=TOKEN)):
             code, out, _ = run(capsys, *words)
-            found = json.loads(run(capsys, *words, "--json")[1])["model"]["window"]
+            found = json.loads(run(capsys, *words, "--json")[1])["numbers"][0]
     assert code == 0
     [line] = re.findall(r"^  window    (.*)$", out, re.MULTILINE)
     why = r"2,048 \(stated in a refusal, until \d{4}-\d\d-\d\d [\d:]{8}Z"
     assert re.fullmatch(why + (r"; 32,768 is stated by vLLM\)" if listed else r"\)"), line)
-    assert found == {"tokens": 2_048, "source": "stated in a refusal"}
+    assert found == {"name": "window", "value": 2_048, "text": line}
     assert "  usable    1,792 (" in out
     assert "Nothing is condensed until" not in out
 
@@ -345,7 +347,7 @@ def test_a_check_says_for_how_many_words_a_model_is_asked_and_whether_that_is_us
 ) -> None:
     for strategy in ("half-window", "semantic", "mask+summary"):
         text = budget(window=window, strategy=strategy)
-        told = r"a model is asked for about (\d+) words; with the ledger a record has at most (\d+) tokens"
+        told = r"words = about (\d+) are asked of a model; with the ledger a record has at most (\d+) tokens"
         [(words, tokens)] = re.findall(told, text)
         assert least <= int(words) <= min(most, int(tokens))
         assert ("too few to be useful" in text) is (int(words) < 60)
