@@ -25,8 +25,9 @@ window of 400 000, and 922 000 + 128 000 of 1 050 000. Some of their rows give t
 window; both are brought to `window` and `max_input`. `max_output` is left out where it is no limit of its
 own. Standard library only; exit status 1 when a download fails.
 
-Prices are the vendors' own for a million tokens. They only weigh reading from a cache against reading anew, so the
-names of published weights are kept here. A model without a price for its cache is taken to have none.
+Prices are the vendors' own for a million tokens. They weigh reading from a cache against reading anew, so the names of
+published weights are kept here. A model without a price for its cache is taken to have none. A step is the size above
+which the whole prompt costs more; of several the lowest is kept, because that is the one to stay below.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from proxy.tokens.models import canonical_name, claude_version, without_date
 
 TARGET = Path(__file__).resolve().parent.parent / "config" / "models.toml"
-PINS = ("litellm==1.109.1", "litellm==1.83.0")
+PINS = ("litellm==1.110.2", "litellm==1.83.0")
 MEMBER = "litellm/model_prices_and_context_window_backup.json"
 DOWNLOAD_SECONDS = 600
 MODES = ("chat", "responses")
@@ -90,6 +91,7 @@ WEIGHTS = re.compile(
 OPEN = re.compile(
     r"llama-?v?\d|qwen|qwq|gemma|deepseek|kimi|glm-|minimax|gpt-oss|mi[sx]tral|devstral|magistral|nemotron|phi-|claude-"
 )
+STEP = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 LONG_PRICE, LONG = "input_cost_per_token_above_200k_tokens", 1_000_000
 NOT_CHAT = re.compile(r"tts|lyria|image|guard|robotics|realtime|embed|rerank|^ft:|multi-agent|experimental")
 AGREED = 1.05  # largest by smallest
@@ -130,6 +132,13 @@ PRICES = """
 """
 
 
+STEPS = """
+# Above so many tokens the whole prompt costs more: the factors for all prices of its input, and for its reply.
+
+[steps]
+"""
+
+
 class Limits(NamedTuple):
     window: int
     max_input: int | None = None
@@ -150,6 +159,15 @@ class Cost(NamedTuple):
     output: float
 
 
+class Step(NamedTuple):
+    above: int
+    input: float
+    output: float
+
+    def toml(self) -> str:
+        return f"{{ above = {self.above}, input = {self.input}, output = {self.output} }}"
+
+
 Table = Mapping[str, Mapping[str, object]]
 V = TypeVar("V")
 
@@ -164,9 +182,11 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, subprocess.SubprocessError, KeyError, zipfile.BadZipFile) as error:
         print(f"update_models: {error}", file=sys.stderr)
         return 1
-    models, prices = prune(merge(tables)), prune(priced(tables))
-    options.into.write_text(render(models, prices, ", then ".join(options.requirements)))
-    print(f"update_models: {len(models)} models and {len(prices)} prices into {options.into}")
+    models, costs = prune(merge(tables)), prune(priced(tables))
+    prices = {name: cost for name, (cost, _) in costs.items()}
+    steps = {name: step for name, (_, step) in costs.items() if step is not None}
+    options.into.write_text(render(models, prices, steps, ", then ".join(options.requirements)))
+    print(f"update_models: {len(models)} models, {len(prices)} prices, {len(steps)} steps into {options.into}")
     return 0
 
 
@@ -235,15 +255,15 @@ def vendor_rows(table: Table) -> Iterator[tuple[str, Limits]]:
                 yield name, limits_of(name, row)
 
 
-def priced(tables: list[Table]) -> dict[str, Cost]:
+def priced(tables: list[Table]) -> dict[str, tuple[Cost, Step | None]]:
     """What each vendor's models cost at its own API; the first table that knows a model wins."""
-    found: dict[str, Cost] = {}
+    found: dict[str, tuple[Cost, Step | None]] = {}
     for table in tables:
         for provider, pattern in VENDORS.items():
             for name, row in rows(table):
                 cost = cost_of(row) if row["litellm_provider"] == provider and re.match(pattern, name) else None
                 if cost is not None:
-                    found.setdefault(name, cost)
+                    found.setdefault(name, (cost, step_of(row)))
     return found
 
 
@@ -254,6 +274,20 @@ def cost_of(row: Mapping[str, object]) -> Cost | None:
         return None
     read, write = price_of(row, "cache_read_input_token_cost"), price_of(row, "cache_creation_input_token_cost")
     return Cost(fresh, read or fresh, write or fresh, reply)
+
+
+def step_of(row: Mapping[str, object]) -> Step | None:
+    """The lowest size above which a row's prompts cost more; None if there is none."""
+    sizes = sorted(int(match[1]) for key in row if (match := STEP.fullmatch(key)) and price_of(row, key))
+    if not sizes:
+        return None
+    above = f"_above_{sizes[0]}k_tokens"
+    factors = (
+        price_of(row, key + above) / (price_of(row, key) or 1)
+        for key in ("input_cost_per_token", "output_cost_per_token")
+    )
+    dearer, dearer_reply = (round(factor, 3) or 1.0 for factor in factors)
+    return Step(sizes[0] * 1000, dearer, dearer_reply) if dearer > 1 else None
 
 
 def price_of(row: Mapping[str, object], key: str) -> float:
@@ -295,11 +329,12 @@ def is_repeated(name: str, known: V, models: dict[str, V]) -> bool:
     return undated != name and models.get(undated) == known
 
 
-def render(models: dict[str, Limits], prices: dict[str, Cost], source: str) -> str:
+def render(models: dict[str, Limits], prices: dict[str, Cost], steps: dict[str, Step], source: str) -> str:
     header = HEADER.format(source=source, member=MEMBER, date=datetime.datetime.now(datetime.UTC).date().isoformat())
     lines = (f"{json.dumps(name)} = {limits.toml()}" for name, limits in sorted(models.items()))
     costs = (f"{json.dumps(name)} = {list(cost)}" for name, cost in sorted(prices.items()))
-    return header + "\n".join(lines) + "\n" + PRICES + "\n".join(costs) + "\n"
+    dearer = (f"{json.dumps(name)} = {step.toml()}" for name, step in sorted(steps.items()))
+    return header + "\n".join(lines) + "\n" + PRICES + "\n".join(costs) + "\n" + STEPS + "\n".join(dearer) + "\n"
 
 
 if __name__ == "__main__":

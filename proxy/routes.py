@@ -304,6 +304,7 @@ def _arrivals_row(kind: ArrivalKind, found: Arrivals) -> Document:
         "economy": found.policy.economy,
         "cheapest": found.advice and found.advice._asdict(),
         "trigger": found.policy.budget and found.policy.budget.trigger,
+        "trigger_by": found.policy.budget and found.policy.budget.cause.value,
         "fullest": found.fullest,
         "sources": sorted(map(label, found.sources)),
         "actions": dict(found.actions),

@@ -370,7 +370,7 @@ class HiddenRounds:
         left = self._allowance - (self.tokens - self._view.tokens)
         if self._budget is None:
             return min(MAX_TOKENS, left // 2)
-        return min(MAX_TOKENS, self._budget.window // WINDOW_SHARE, min(left, self._budget.usable - self.tokens) // 2)
+        return min(MAX_TOKENS, self._budget.window // WINDOW_SHARE, min(left, self._budget.fits - self.tokens) // 2)
 
 
 async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:

@@ -237,7 +237,15 @@ class Services:
     def _refusals(self) -> Refusals:
         decider, report = self.decider, self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
-        parts = Parts(self.knowledge, self.policies, self.attempts, decider.smaller, decider.timeout, pause)
+        parts = Parts(
+            self.knowledge,
+            self.policies,
+            self.attempts,
+            decider.smaller,
+            self.completer.with_counts,
+            decider.timeout,
+            pause,
+        )
         return Refusals(parts, report)
 
 

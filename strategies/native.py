@@ -81,7 +81,7 @@ class Native(Strategy):
         opaque = [Literal(raw, PieceKind.OPAQUE, sources.get(made)) for raw, made in heads if made not in ours]
         # What it may have lost goes behind what is kept.
         stays = {*transcript.stays, *(() if transcript.task is None else (transcript.task,))}
-        indices = [i for i in sorted(stays - {piece.origin for piece in opaque}) if i < covered]
+        indices = [i for i in sorted(stays - {piece.source for piece in opaque}) if i < covered]
         room = text_room(budget.replacement_cap, counter)
         caps = ledger_caps(budget, room)
         ledger = next_ledger(plain, plain.items[:covered], covered, budget, caps)

@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strategies.core.budget import Budget
+from strategies.core.budget import Budget, Cause
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.messages import Role
 from strategies.core.plan import apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, can_help, condensable
+from strategies.core.requirement import RULES, Requirement, can_help, condensable, spared
 from strategies.core.view import View
 
 
@@ -72,6 +72,10 @@ def run_required(
     if requirement is Requirement.PREPARE:
         # A rule that rewrites what a vendor's compaction would keep costs the reasoning in it.
         allowed.sort(key=lambda stage: stage.asks and not stage.reads_opaque)
+    # A vendor's compaction keeps users' messages by itself, and a judge's reason is not the view's size.
+    is_for_size = rule.least_shrink and session.verdict is None
+    if budget.cause is not Cause.SHARE and is_for_size and not any(stage.reads_opaque for stage in allowed):
+        view = spared(view, budget)
     aim = budget.with_goal(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, session)
     if not outcome.stages and outcome.defects:
@@ -136,9 +140,9 @@ def run(
     outcome = Outcome(view)
     yield from _run_stages(stages, budget.goal, outcome, budget, session)
     yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, session)
-    if ladder and outcome.view.tokens > budget.usable and outcome.view.transcript.newest_turn:
+    if ladder and outcome.view.tokens > budget.fits and outcome.view.transcript.newest_turn:
         outcome.view = replace(outcome.view, transcript=outcome.view.transcript.having(newest_turn=0))
-        yield from _run_stages(ladder, budget.usable, outcome, budget, session)
+        yield from _run_stages(ladder, budget.fits, outcome, budget, session)
     wider = with_wider_task(outcome.view, budget.task_ceiling, budget.goal)
     if wider.tokens < view.tokens:
         outcome.view = wider

@@ -40,7 +40,7 @@ class Shorten(Strategy):
         older = tuple(self._cut(view, _results(view, 0, border), view.tokens - budget.goal))
         cut = apply(view, Plan(older))
         newest_results = _results(view, border, len(view.items)) if self.options.newest else []
-        last = tuple(self._cut(view, newest_results, cut.tokens - budget.usable))
+        last = tuple(self._cut(view, newest_results, cut.tokens - budget.fits))
         results = (*older, *last)
         after = apply(view, Plan(results)) if last else cut
         edits = (*results, *self._task(view, after, budget))
@@ -53,7 +53,7 @@ class Shorten(Strategy):
 
     def _task(self, view: View, after: View, budget: Budget) -> Iterator[Replace]:
         """The edit that cuts the first user message to its cap, if the view after the others is not usable."""
-        if not self.options.newest or view.task is None or after.tokens <= budget.usable:
+        if not self.options.newest or view.task is None or after.tokens <= budget.fits:
             return
         (piece,) = task_piece(view, budget.task_cap)
         if piece != view.items[view.task].piece:

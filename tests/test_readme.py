@@ -65,7 +65,7 @@ def test_the_table_of_models_has_as_many_as_are_told() -> None:
     lines = (ROOT / "config" / "models.toml").read_text("utf-8").splitlines()
     assert tomllib.loads("\n".join(lines))
     assert told
-    assert int(told[1]) == sum("= {" in line for line in lines)
+    assert int(told[1]) == sum("{ window =" in line for line in lines)
 
 
 def test_a_request_as_it_is_shown_has_the_headers_that_are_shown() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _COLUMNS, _ROWS = 100, 12
 _WRAP = "condenser wrap -- claude"
+_TRIGGERS = {"share": "marks.trigger", "most": "marks.most", "step": "the price step"}
 _LARGE = 100_000  # tokens of a window that an agent rarely fills up to the trigger
 _SMALLER = 60_000  # tokens of the window that is proposed instead
 _AGENTS = {"x-claude-code-session-id": "Claude Code", "thread-id": "Codex", "x-opencode-session": "opencode"}
@@ -170,12 +171,15 @@ def _model(setup: Setup) -> Iterator[Finding]:
             f" {picture}; error of the count {first} at first requests, {later} later."
         )
         yield Finding("calibration", OK, text)
-    if model.policy.budget is None:
-        yield _window_unknown(model.model, f"The window of {model.model} is unknown.")
+    policy = model.policy
+    if policy.window.tokens is None:
+        trigger = policy.budget.trigger if policy.budget else None
+        yield _window_unknown(model.model, f"The window of {model.model} is unknown.", trigger)
 
 
-def _window_unknown(model: str, text: str) -> Finding:
-    text += " Nothing is condensed until the upstream states its window or refuses a request for its length."
+def _window_unknown(model: str, text: str, trigger: int | None) -> Finding:
+    below = "Nothing" if trigger is None else f"Below {trigger:,} tokens (marks.most) nothing"
+    text += f" {below} is condensed until the upstream states its window or refuses a request for its length."
     remedy = "send it a request and ask again, or set the window that your server has, for instance:"
     return Finding("window-unknown", NOTE, text, remedy, [*_entry(model), "window = 32768"])
 
@@ -311,14 +315,15 @@ def _kind(row: Mapping[str, Any]) -> Iterator[Finding]:
     elif row["strategy"].startswith("observe:"):
         text += f" It only observes: {actions['would-condense']:,} would have been condensed."
         yield Finding("observe", NOTE, text, "leave `observe:` out of the strategy to condense.")
-    elif trigger is None:
-        yield _window_unknown(model, text)
+    elif trigger is None or (window is None and fullest < trigger):
+        yield _window_unknown(model, text, trigger)
     elif fullest >= trigger:
         text += f" Condensing begins at {trigger:,}, but it could not, or waits."
         yield Finding("not-condensed", NOTE, text, "see docs/reference/reasons.md; the log has each request's reason.")
     else:
-        text += f" Condensing begins at {trigger:,}, so there was nothing to do."
-        yield Finding("below-marks", OK, text, "nothing; or lower `window` or marks.trigger to condense earlier.")
+        by = _TRIGGERS[row["trigger_by"]]
+        text += f" Condensing begins at {trigger:,} ({by}), so there was nothing to do."
+        yield Finding("below-marks", OK, text, f"nothing; or lower {by} to condense earlier.")
         agents = [_AGENTS[source] for source in row["sources"] if source in _AGENTS]
         if agents and (window or 0) >= _LARGE and row["economy"] != "auto":
             yield _recipe(row, " and ".join(agents), entry)

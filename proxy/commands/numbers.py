@@ -20,15 +20,22 @@ from proxy.knowledge.profiles import LessonScope
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.settings.loading import sets
+from proxy.settings.tables import MarkShares
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table
+from proxy.upstream.choice import destinations
 from strategies import TABLE, Pipeline
-from strategies.core.budget import MAX_RESERVE, Budget, Marks
+from strategies.core.budget import MAX_RESERVE, UNLIMITED, Budget, Cause, Marks
 from strategies.core.protocol import Marking
 from strategies.core.summary import usual_lengths
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
+_USABLE = {
+    Cause.SHARE: "what is left of the window",
+    Cause.MOST: "what marks are shares of: marks.most / 0.85",
+    Cause.STEP: "what marks are shares of: the price step / 0.85",
+}
 USEFUL_WORDS = 60  # a sentence each of goal, rules, what is done, how it stands and what is open; fewer leave one out
 
 
@@ -79,7 +86,10 @@ class CheckedModel(NamedTuple):
     def policy(self) -> Policy:
         table = bundled_table(config_directory() / "models.toml")
         policies = Policies(self.settings, table, lambda _: self.stated, lambda _: self.learned)
-        return policies.policy(Controls(strategy=self.suffix), {}, LessonScope(self.model))
+        at = next((each for each in destinations(self.settings) if each.base_url == self.upstream), None)
+        scope, pays = LessonScope(self.model), at is not None and at.has_list_prices
+        basis = policies.basis(None, scope, pays=lambda: pays)
+        return policies.policy(Controls(strategy=self.suffix), {}, scope, basis=basis)
 
     def source(self, *path: str) -> str:
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
@@ -130,17 +140,26 @@ def numbers(checked: CheckedModel) -> Iterator[Number]:
 
 
 def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[Number]:
-    reserve = checked.settings.own("reserve", checked.model)
+    reserve, is_known = checked.settings.own("reserve", checked.model), budget.fits < UNLIMITED
     reserved_by = f"an eighth of the window, at most {MAX_RESERVE:,}"
     if reserve is not None:
         clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
         reserved_by = checked.origin("marks", "reserve") + clamped
     said, names = (f"{{:,}} at most ({checked.origin('ledger', f'{name}_max_tokens')})" for name in ("said", "names"))
     for name, value, text in (
-        ("reserve", budget.reserve, f"{{:,}} ({reserved_by}; unless the request sets its reply's length)"),
-        ("usable", budget.usable, "{:,} (what is left of the window)"),
+        (
+            "reserve",
+            budget.reserve if is_known else None,
+            f"{{:,}} ({reserved_by}; unless the request sets its reply's length)",
+        ),
+        ("usable", budget.usable, f"{{:,}} ({_USABLE[budget.cause]})"),
+        ("fits", budget.limit if is_known else None, "{:,} (what is left of the window itself)"),
         *_marks(policy, budget, checked),
-        ("hard", budget.least_headroom, "less than {:,} of usable left (a sixteenth of the window, at most 512)"),
+        (
+            "hard",
+            budget.least_headroom if is_known else None,
+            "less than {:,} of the window left (a sixteenth of it, at most 512)",
+        ),
         ("record", budget.replacement_cap, "{:,} at most (a tenth of the window, or a quarter up to 2,000)"),
         ("task", budget.task_cap, "{:,} of the first user message, more if there is room (an eighth of the window)"),
         ("said", budget.ledger.said, said),
@@ -158,6 +177,13 @@ def _marks(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tu
     configured = (own or checked.settings.marks).to_marks()
     stage = next((stage for stage in policy.stages if isinstance(stage, Marking)), None)
     requested = stage.marks(budget.with_marks(configured)) if stage else configured
+    most = (
+        _DEFAULT
+        if (own or checked.settings.marks).most == MarkShares().most
+        else _OWN
+        if own
+        else checked.source("marks", "most")
+    )
     for name in ("prepare", "trigger", "target", "step"):
         share, used = getattr(requested, name), getattr(budget.marks, name)
         clamped = "" if share == used else f", clamped from {share:g}"
@@ -165,7 +191,13 @@ def _marks(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tu
         if share != getattr(configured.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
-        yield name, getattr(budget, name), f"{{:,}} ({used:.4g} of usable, {origin}{clamped}{unused})"
+        if budget.cause is Cause.SHARE:
+            told = f"{used:.4g} of usable, {origin}{clamped}"
+        elif name == "trigger":
+            told = f"marks.most, {most}" if budget.cause is Cause.MOST else "the price step"
+        else:
+            told = f"{used:.4g} of usable"
+        yield name, getattr(budget, name), f"{{:,}} ({told}{unused})"
 
 
 def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Budget | None) -> str:

@@ -23,7 +23,7 @@ from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.session import MAX_SHOWN, with_depth
 from proxy.tokens.counter import Counter, Opaque
 from proxy.tokens.models import is_openais, plain_name
-from strategies.core.budget import Budget
+from strategies.core.budget import UNLIMITED, Budget
 from strategies.core.messages import Message
 from strategies.core.pieces import Literal, PieceKind
 
@@ -213,12 +213,14 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
     }
 
 
-def budget_document(policy: Policy) -> dict[str, int] | None:
-    """The effective numbers of a budget, in tokens of the upstream."""
-    if policy.budget is None:
+def budget_document(policy: Policy) -> dict[str, int | str | None] | None:
+    """The effective numbers of a budget, in tokens of the upstream; `fits` is None in a window that is not known."""
+    budget = policy.budget
+    if budget is None:
         return None
     names = ("reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom")
-    return {name: getattr(policy.budget, name) for name in names}
+    fits = budget.fits if budget.fits < UNLIMITED else None
+    return {**{name: getattr(budget, name) for name in names}, "trigger_by": budget.cause.value, "fits": fits}
 
 
 def short(tokens: int) -> str:
@@ -274,14 +276,14 @@ async def refuse_if_hopeless(decision: Decision) -> None:
     """
     context = decision.context
     budget, counter, request = context.own_budget, context.counter, context.request
-    if budget is None or decision.view.tokens <= budget.window or not decision.context.policy.window.is_known:
+    if budget is None or decision.view.tokens <= budget.full_window or not decision.context.policy.window.is_known:
         return
     # A size refused is no window either.
     if decision.context.measured.precision is Precision.ESTIMATE or decision.context.policy.size_refused is not None:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
     error = most if context.calibrated.error is None else min(context.calibrated.error, most)
-    limit = budget.window * (1 + error)
+    limit = budget.full_window * (1 + error)
     view = decision.view
     if view.tokens <= limit:
         return
@@ -302,6 +304,6 @@ def refuse_over_budget(decision: Decision) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
     policy, budget, tokens = decision.context.policy, decision.context.own_budget, decision.view.tokens
     is_strict = policy.strict and policy.rewrites and policy.size_refused is None
-    if is_strict and budget is not None and tokens > budget.usable:
-        message = f"{where_tokens_are(decision)} As strict is set, at most {budget.usable:,} tokens are sent."
+    if is_strict and budget is not None and tokens > budget.fits:
+        message = f"{where_tokens_are(decision)} As strict is set, at most {budget.fits:,} tokens are sent."
         raise ContextLengthExceeded(message, param=decision.context.request.body.endpoint.list_member)

@@ -247,7 +247,9 @@ def _is_too_small(decision: Decision) -> bool:
     is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
     if not is_new or is_taught:
         return False
-    return keeping.is_small(decision.context.sent.tokens, context.policy.window.tokens)
+    policy = context.policy
+    window = policy.budget.window if policy.budget and policy.window.tokens is not None else None
+    return keeping.is_small(decision.context.sent.tokens, window)
 
 
 def _marked(view: View, body: Body) -> list[bytes]:

@@ -29,7 +29,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import JUDGED, Condensation, Replayed, best_prepared, replay
-from strategies.core.requirement import RULES, Requirement, floor, has_grown, requirement_for
+from strategies.core.requirement import RULES, Requirement, floor, has_grown, is_called, requirement_for
 from strategies.pipeline import is_due
 
 _log = logging.getLogger(__name__)
@@ -230,16 +230,19 @@ def assess_need(decision: Decision) -> Need:
     since = decision.applied.tokens_after if decision.applied else None
     judged = best_prepared(view, decision.applied, context.recognised.condensations, budget, judged_only=True)
     due = judged is not None or any(is_due(stage, view, budget) for stage in context.policy.stages)
-    requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=due)
+    called = is_called(view, budget)
+    requirement = requirement_for(
+        tokens, budget, since=since, called=called, forced=context.request.controls.force, due=due
+    )
     if requirement is Requirement.SOFT and context.compacting is not None:
         return Need(None, Reason.CLIENT_COMPACTION)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:
         return Need(requirement)
-    if tokens >= budget.trigger and not has_grown(tokens, budget, since):
+    if called and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
-    is_below = Reason.BELOW_MARKS if decision.action is Action.PASSED else ""
+    is_below = context.policy.below if decision.action is Action.PASSED else ""
     return Need(None, context.recognition_reason or why_no_record(decision) or is_below)
 
 
@@ -261,7 +264,7 @@ def with_floor_reason(decision: Decision) -> Decision:
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
         return decision
     least = floor(view, budget)
-    if view.tokens > budget.usable:
+    if view.tokens > budget.fits:
         return decision._replace(reason=Reason.IRREDUCIBLE, floor=least)
     if least > budget.target and decision.reason in NO_MORE_CONDENSED:
         return decision._replace(reason=Reason.FLOOR, floor=least)
@@ -302,7 +305,7 @@ def still_required(decision: Decision) -> Requirement | None:
     tokens, applied, budget = decision.tokens_after, decision.applied, decision.context.budget
     if applied is None:
         return None
-    if requirement_for(tokens, budget, since=applied.tokens_after) is Requirement.HARD:
+    if requirement_for(tokens, budget, since=applied.tokens_after, called=False) is Requirement.HARD:
         return Requirement.HARD
     if tokens <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
         return None

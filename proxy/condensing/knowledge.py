@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from proxy.condensing.policy import Policies, Server, Window
 from proxy.condensing.turn import Decision, RequestContext
@@ -81,7 +82,9 @@ class Knowledge:
         counter = self.tokenizers.for_model(asked.model, endpoint.counter, asked.tenant)
         waits = not self.policies.is_off(controls, asked.model)
         await self.refresh(scope, counter.cache_key, patience, waits=waits)
-        basis = self.policies.basis(controls.window, scope, is_long=endpoint.asks_for_long(asked.headers))
+        pays = partial(asked.upstream.charges, asked.headers, is_login=asked.trust.is_claimed)
+        is_long = endpoint.asks_for_long(asked.headers)
+        basis = self.policies.basis(controls.window, scope, is_long=is_long, pays=pays)
         return Server(counter, basis, self.calibrator.hidden(scope, counter.cache_key))
 
     def in_session(self, server: Server, asked: ClientRequest, recognised: Recognised) -> Server:

@@ -5,8 +5,9 @@ else from the tables there (`Settings.own`). `_ModelFacts` has the values of the
 session replace them in `_policy`.
 
 The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
-A refusal that stated a smaller window replaces the last two. Without any of these the window is unknown, and nothing is
-condensed. A size that the session's upstream has refused bounds the budget, whatever the window.
+A refusal that stated a smaller window replaces the last two. A size that the session's upstream has refused bounds the
+budget, whatever the window. So do `marks.most` and a price step, also where the window is unknown; without them nothing
+is condensed there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from proxy.controls import MEMORY, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import SOURCE, LearnedWindow, SizeRefused
 from proxy.knowledge.profiles import ANY, LessonScope, Profile, WindowLookup
+from proxy.reasons import Reason
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import BUNDLED_CURRENCY, JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.counter import Counter
 from proxy.tokens.models import ModelTable, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
-from strategies.core.budget import MIN_TRIGGER, Budget, Marks
+from strategies.core.budget import MIN_TRIGGER, UNLIMITED, Budget, Marks
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
@@ -103,6 +105,8 @@ class Policy(NamedTuple):
     strict: bool = False  # whether a request that stays over the budget is refused
     profile: Profile = ANY  # the form of requests that the upstream accepts
     ledger: LedgerCaps = LEDGER
+    below: Reason = Reason.WINDOW_UNKNOWN
+    """Why nothing is due below the marks: an unknown window has one mark only, and that may be far away."""
     acts_by_size: bool = False
     """Whether a request is rewritten only because of its size: no judge, no trigger of a stage, no moving mark."""
 
@@ -177,14 +181,18 @@ class _ModelFacts(NamedTuple):
     reserve: int | None
     window: Window | None  # the window that the settings give
     listed: Window  # the window in the bundled table, for a model whose window is neither set nor stated
+    most: int  # `marks.most`
+    step: int | None  # the price step
+    step_is_set: bool  # whether the settings give it, so that it holds at every upstream
     long: Window  # the one for a request that asks for a million tokens; the same if the model has no such window
     max_input: int | None
     is_long: bool  # whether the model's name asks for a million tokens
 
     def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
-        """The budget for a window, of which a `size` refused bounds the usable part; None if both are unknown."""
+        """The budget for a window, of which a `size` refused bounds the usable part; None if nothing bounds it."""
         if window.tokens is None:
-            return None if size is None else Budget.of(size, reserve=0, marks=self.marks)
+            most = size or (UNLIMITED if self.most or self.step else None)
+            return None if most is None else Budget.of(most, reserve=0, marks=self.marks)
         budget = Budget.of(
             window.tokens, reply_length=reply_length, reserve=self.reserve, marks=self.marks, max_input=window.max_input
         )
@@ -198,6 +206,7 @@ class Basis(NamedTuple):
     prompt_window: int | None
     profile: Profile
     size_refused: int | None = None  # the size that the session's upstream has refused
+    pays_table_prices: bool = False  # whether the request costs what the bundled table says
 
 
 class Server(NamedTuple):
@@ -244,10 +253,17 @@ class Policies:
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
-    def basis(self, requested: int | None, scope: LessonScope, *, is_long: bool = False) -> Basis:
-        """What is known before a request that asks for this window, for a million tokens (`is_long`), or for none."""
-        prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
-        return Basis(self.window(requested, scope, is_long=is_long), prompt_window, self._profile(scope))
+    def basis(
+        self, requested: int | None, scope: LessonScope, *, is_long: bool = False, pays: Callable[[], bool] = bool
+    ) -> Basis:
+        """What is known before a request that asks for this window, for a million tokens (`is_long`), or for none.
+
+        `pays` says whether it costs what the bundled table says.
+        """
+        facts = self._facts(scope.model)
+        prompt_window = self._prompt_window(facts.policy.summarizer, scope)
+        window, is_priced = self.window(requested, scope, is_long=is_long), facts.step is not None and pays()
+        return Basis(window, prompt_window, self._profile(scope), pays_table_prices=is_priced)
 
     def for_request(self, asked: ClientRequest, session: Session | None, basis: Basis) -> Policy:
         """The policy for a request of a session; raises `BadRequest` if an option does not fit its pipeline."""
@@ -299,6 +315,7 @@ class Policies:
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
             size_refused=basis.size_refused,
+            below=_below(basis.window, basis.size_refused),
             ledger=ledger,
             session_settings=controls.kept(session, pipeline),
             memory=self._memory(asked, pipeline, injection.unasked),
@@ -350,9 +367,10 @@ class Policies:
         self, policy: Policy, window: Window, size: int | None, scope: LessonScope, reply_limit: int | None
     ) -> Policy:
         """The policy after a refusal of its request, with the window and the size refused that hold now."""
-        basis = Basis(window, self._prompt_window(policy.summarizer, scope), policy.profile, size)
+        pays = policy.budget is not None and policy.budget.step_at is not None
+        basis = Basis(window, self._prompt_window(policy.summarizer, scope), policy.profile, size, pays)
         budget = self._budget_for(policy.stages, policy.ledger, basis, scope.model, reply_limit)
-        return policy._replace(window=window, budget=budget, size_refused=size)
+        return policy._replace(window=window, budget=budget, size_refused=size, below=_below(window, size))
 
     def usable(self, window: int, model: str, reply_limit: int | None) -> int:
         """How much of a window a prompt may use."""
@@ -363,8 +381,13 @@ class Policies:
         self, pipeline: Sequence[Strategy], ledger: LedgerCaps, basis: Basis, model: str, reply_limit: int | None
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with the window of their summarizer."""
-        budget = self._facts(model).budget(basis.window, reply_limit, basis.size_refused)
-        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=basis.prompt_window, ledger=ledger)
+        facts = self._facts(model)
+        budget = facts.budget(basis.window, reply_limit, basis.size_refused)
+        if budget is None:
+            return None
+        step = facts.step if facts.step_is_set or basis.pays_table_prices else None
+        bounded = with_stage_marks(budget, pipeline).at_most(facts.most, step)
+        return replace(bounded, prompt_window=basis.prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: LessonScope, *, is_long: bool = False) -> Window:
         """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""
@@ -399,9 +422,13 @@ class Policies:
             strict=own("strict"),
         )
         listed = Window(found.window, TABLE_SOURCE, limit or found.max_input) if found else Window(None, UNKNOWN)
+        step = policy.prices.step if policy.prices else None
         return _ModelFacts(
             policy,
             marks=own("marks").to_marks(),
+            most=own("marks").most,
+            step=step and step.above,
+            step_is_set=prices is not None,
             reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,
             listed=listed,
@@ -412,12 +439,19 @@ class Policies:
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
-        budget = self._facts(model).budget(window, reply_length)
+        facts = self._facts(model)
+        budget = facts.budget(window, reply_length)
         if budget is None:
             return None
-        return min(
-            budget.prepare, budget.usable - budget.least_headroom, budget.target, int(budget.usable * MIN_TRIGGER)
-        )
+        budget = budget.at_most(facts.most, facts.step)
+        # What a list has grown by in its last rounds is no more than all of it.
+        below_step = UNLIMITED if facts.step is None else facts.step // 2
+        lowest = min(budget.prepare, budget.target, int(budget.usable * MIN_TRIGGER))
+        return min(lowest, budget.fits - budget.least_headroom, below_step)
+
+
+def _below(window: Window, size_refused: int | None) -> Reason:
+    return Reason.WINDOW_UNKNOWN if window.tokens is None and size_refused is None else Reason.BELOW_MARKS
 
 
 def _injection(strategies: Sequence[Strategy]) -> Injection:

@@ -24,6 +24,7 @@ from proxy.quoting import label
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching import Following, HiddenRounds, SendBody
 from proxy.upstream import UpstreamReply
+from strategies.core.budget import UNLIMITED
 from strategies.dialects.pictures import has_pictures
 
 _log = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ def may_be_refused(attempt: Attempt) -> bool:
     That is so from half of what is known to fit; if nothing is known, from the least window.
     """
     budget = attempt.decision.context.policy.budget
-    return _is_refusable(attempt, budget.usable // 2 if budget is not None else MIN_WINDOW)
+    return _is_refusable(attempt, budget.fits // 2 if budget is not None and budget.fits < UNLIMITED else MIN_WINDOW)
 
 
 def is_perhaps_refused(attempt: Attempt) -> bool:

@@ -436,7 +436,7 @@ def context_of(  # noqa: PLR0913
 def fits_whole(context: RequestContext) -> bool:
     """Whether a request fits as the client sent it, with the reply that it asks for, as far as is known."""
     budget, reply = context.policy.budget, context.request.body.envelope.reply_limit or 0
-    return budget is None or context.calibrated.scale.upstream(context.sent.tokens) + reply <= budget.window
+    return budget is None or context.calibrated.scale.upstream(context.sent.tokens) + reply <= budget.full_window
 
 
 class Decision(NamedTuple):
@@ -543,7 +543,7 @@ def undecided(context: RequestContext) -> Decision:
 
 def idle_decision(context: RequestContext) -> Decision:
     """The decision on a request for which nothing is due."""
-    return undecided(context)._replace(reason=context.recognition_reason or Reason.BELOW_MARKS)
+    return undecided(context)._replace(reason=context.recognition_reason or context.policy.below)
 
 
 def last_resort(request: ClientRequest) -> Decision:

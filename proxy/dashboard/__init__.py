@@ -338,12 +338,9 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
     asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - session.PAGE, 0)
     start = newest if asked is None else min(asked, len(messages))
-    limits: dict[str, float] = {}
     window = next((record.window for record in reversed(branch.requests) if record.window), None)
-    if window:
-        limits["window"] = window
-        if budget := services.policies.policy(Controls(window=window), {}, LessonScope("")).budget:
-            limits |= {"trigger": budget.trigger, "target": budget.target}
+    budget = services.policies.policy(Controls(window=window), {}, LessonScope("")).budget
+    limits = session.limits(branch, window, budget)
     total = shown.document["totals"]
     return {
         "session": shown.document,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from proxy.plots import Line, Mark, line_plot
 from proxy.reasons import Action, Trigger
 from proxy.sessions.requests import RequestRecord
+from strategies.core.budget import Budget, Cause
 from strategies.core.condensation import Condensation
 from strategies.core.ledger import split_ledger
 from strategies.core.messages import Dialect, Message, Role, Value
@@ -25,6 +26,8 @@ PAGE = 200  # messages on a page
 SHOWN = 600  # characters that are shown of a message before it is unfolded
 _OPENING = 160  # characters of the first user message under the title
 _DRAWN = 1_000  # requests in the plot
+_TRIGGERS = {Cause.SHARE: "trigger", Cause.MOST: "trigger (marks.most)", Cause.STEP: "trigger (price step)"}
+_FAR = 4
 _ABOVE = 1.2  # how far above the window the scale of the plot ends
 
 CAUSES: Mapping[str, str] = {
@@ -97,6 +100,19 @@ def branch_of(
 # -- requests ------------------------------------------------------------------------------------------------------
 
 
+def limits(branch: Branch, window: int | None, budget: Budget | None) -> dict[str, float]:
+    """The lines across the plot of a branch, by what they say, in tokens.
+
+    Where the trigger is far below the window, the window would press all else to the ground; and where it is far above
+    all requests, in a window that is not known, it would.
+    """
+    largest = max((record.before for record in branch.requests), default=0)
+    if budget is None or (window is None and largest * _FAR < budget.trigger):
+        return {} if window is None else {"window": window}
+    own = {_TRIGGERS[budget.cause]: float(budget.trigger), "target": float(budget.target)}
+    return own if window is None or budget.cause is not Cause.SHARE else {"window": window, **own}
+
+
 def plot(branch: Branch, limits: Mapping[str, float]) -> str:
     """An HTML figure with the tokens of each request; "" if none is recorded."""
     records = branch.requests[-_DRAWN:]
@@ -110,8 +126,7 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
     ]
     sent = _without_false_falls(records)
     full = [float(record.before) for record in records]
-    window = limits.get("window")
-    top = None if window is None else max(window, *(value or 0.0 for value in sent)) * _ABOVE
+    top = max(*limits.values(), *(value or 0.0 for value in sent)) * _ABOVE if limits else None
     shown = {mark.shape for mark in marks}
     signs = ", ".join(f"{shape} {name}" for shape, name in _SIGNS.items() if shape in shown)
     told = f"Newly condensed: {signs}; a sign leads to its condensation." if signs else ""
@@ -210,14 +225,14 @@ def _condensed(branch: Branch) -> set[int]:
 
 def _is_record(piece: Literal) -> bool:
     """Whether a piece was written about the messages that it replaces: by us, or by the upstream."""
-    is_ledger = piece.kind is PieceKind.CARRIED and piece.origin is None
+    is_ledger = piece.kind is PieceKind.CARRIED and piece.source is None
     return is_ledger or piece.kind in (PieceKind.REPLACEMENT, PieceKind.OPAQUE)
 
 
 def _covered_by(made: Condensation, branch: Branch) -> list[int]:
     """The numbers of the messages that a condensation replaced."""
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
-    kept = {piece.index for piece in made.pieces if isinstance(piece, Keep)}
+    kept = {piece.source for piece in made.pieces if isinstance(piece, Keep)}
     return [numbers[i] for i in range(min(made.covered, len(numbers))) if i not in kept]
 
 

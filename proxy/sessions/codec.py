@@ -198,14 +198,14 @@ def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
 def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
     run: list[int] = []
     for piece in pieces:
-        if isinstance(piece, Keep) and run and piece.index == run[1]:
+        if isinstance(piece, Keep) and run and piece.source == run[1]:
             run[1] += 1
             continue
         if run:
             yield run
-        run = [piece.index, piece.index + 1] if isinstance(piece, Keep) else []
+        run = [piece.source, piece.source + 1] if isinstance(piece, Keep) else []
         if isinstance(piece, Literal):
-            yield {"raw": piece.raw, "kind": piece.kind.value, "origin": piece.origin}
+            yield {"raw": piece.raw, "kind": piece.kind.value, "origin": piece.source}
     if run:
         yield run
 

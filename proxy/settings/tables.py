@@ -34,7 +34,7 @@ from proxy.knowledge.profiles import ANY, Profile
 from proxy.quoting import not_this
 from strategies import TABLE
 from strategies.core.budget import Marks
-from strategies.core.economics import Prices
+from strategies.core.economics import Prices, PriceStep
 from strategies.core.ledger import LedgerCaps
 from strategies.dialects import DIALECTS
 from strategies.dialects.chat import CHAT
@@ -241,12 +241,14 @@ class StoreSettings(Table):
 
 
 class MarkShares(Table):
-    """When to condense, as shares of the usable tokens; see `strategies.core.budget.Marks`."""
+    """When to condense, in most cases as shares of the usable tokens; see `strategies.core.budget.Marks`."""
 
     prepare: float = Field(0.70, gt=0, le=1)
     trigger: float = Field(0.85, gt=0, le=1)
     target: float = Field(0.50, gt=0, le=1)
     step: float = Field(0.15, ge=0, le=1)
+    most: int = Field(200_000, ge=0)
+    """Tokens of the upstream at which a view is condensed, however large the window is; 0 for no such bound."""
 
     def to_marks(self) -> Marks:
         return Marks(self.prepare, self.trigger, self.target, self.step)
@@ -536,6 +538,14 @@ Currency = Annotated[str, Field(pattern=r"^[^\s\d]{1,8}$")]
 BUNDLED_CURRENCY = "USD"  # of the prices in config/models.toml
 
 
+class PriceStepSettings(Table):
+    """The size in tokens above which a whole prompt costs more, and by which factors."""
+
+    above: int = Field(ge=1)
+    input: float = Field(2.0, ge=0)
+    output: float = Field(1.5, ge=0)
+
+
 class ModelPrices(Table):
     """The prices of a million tokens, in the currency of the settings."""
 
@@ -543,9 +553,11 @@ class ModelPrices(Table):
     cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)
     cache_write: float = Field(default_factory=lambda data: data["input"], ge=0)
     output: float = Field(0.0, ge=0)
+    step: PriceStepSettings | None = None
 
     def to_prices(self) -> Prices:
-        return Prices(self.input, self.cached_input, self.cache_write, self.output)
+        step = PriceStep(**self.step.model_dump()) if self.step else None
+        return Prices(self.input, self.cached_input, self.cache_write, self.output, step)
 
 
 class ModelSettings(Table):

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from strategies.core.economics import Prices
+from strategies.core.economics import Prices, PriceStep
 
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _NEWEST = (99, 0)
@@ -105,8 +105,10 @@ class ModelTable:
             # A family is known by its only snapshot; of several, the one with the smallest window speaks for it.
             for name, known in sorted(windows.items(), key=lambda item: item[1].window):
                 windows.setdefault(without_date(name), known)
+            steps = {name: PriceStep(**step) for name, step in document.get("steps", {}).items()}
+            prices = document.get("prices", {}).items()
             return cls(
-                windows, {canonical_name(name): Prices(*row) for name, row in document.get("prices", {}).items()}
+                windows, {canonical_name(name): replace(Prices(*row), step=steps.get(name)) for name, row in prices}
             )
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error

@@ -11,14 +11,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from proxy.controls import Controls
 from proxy.errors import BadRequest, NoUpstream
-from proxy.http.headers import ANTHROPIC_VERSION, BEARER, CREDENTIALS, Headers, lowered_names, to_upstream
+from proxy.http.headers import ANTHROPIC_VERSION, BEARER, CREDENTIALS, Headers, first, lowered_names, to_upstream
 from proxy.quoting import quoted, redacted
 from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, TenantSettings, UpstreamEntry
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
+
+_VENDORS = (
+    "api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com", "api.x.ai", "api.deepseek.com",
+    "api.mistral.ai",
+)  # fmt: skip
+"""The hosts of vendors that take their published prices from every key."""
+_SUBSCRIPTION = "Bearer sk-ant-oat"  # how the token of a Claude subscription begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class Destination:
     protocols: Sequence[str] = PROTOCOLS
     models: Sequence[str] = ()
     takes_credentials: bool = True
+    has_list_prices: bool = False  # whether a token costs there what its model's vendor says
     in_flight: int | None = None  # the most requests of clients that are served there at the same time
     credentials: Sequence[bytes] = field(default=CREDENTIALS, repr=False, compare=False)
 
@@ -50,6 +59,12 @@ class Destination:
     def forwarded(self, headers: Iterable[tuple[bytes, bytes]], key_header: tuple[bytes, bytes]) -> Headers:
         """The headers of a client's request as they go there; `key_header` is that of the request's endpoint."""
         return to_upstream(headers, self.api_key, key_header, without=() if self.judges_callers else self.credentials)
+
+    def charges(self, headers: Headers, *, is_login: bool) -> bool:
+        """Whether a request with these headers pays the vendor's price for each token; a login pays none."""
+        if not self.has_list_prices:
+            return False
+        return not (is_login or (first(headers, BEARER[0]) or "").startswith(_SUBSCRIPTION))
 
     @property
     def headers(self) -> Headers:
@@ -78,8 +93,9 @@ def destinations(settings: UpstreamSettings) -> tuple[Destination, ...]:
 
 def _destination(entry: UpstreamEntry) -> Destination:
     key = entry.api_key.get_secret_value() if entry.api_key is not None else None
-    rules = entry.protocols, entry.models, entry.takes_credentials, entry.in_flight
-    return Destination(entry.name, entry.base_url, key, *rules)
+    rules = entry.protocols, entry.models, entry.takes_credentials
+    is_vendors = urlsplit(entry.base_url).hostname in _VENDORS
+    return Destination(entry.name, entry.base_url, key, *rules, is_vendors, entry.in_flight)
 
 
 DEFAULTS = tuple(map(_destination, DEFAULT_UPSTREAMS))

@@ -5,6 +5,10 @@
     usable    window − reserve (or the model's own input limit, if that is less)
     marks     shares of usable: prepare, trigger, target, step
 
+In a window of a million tokens a share of it is a large prompt. So `most` tokens, or the size above which the whole
+prompt costs more (the price step), may be the trigger instead (`Budget.at_most`). All shares of the window are then
+shares of trigger / 0.85, and only what fits is judged by the window itself (`Budget.fits`).
+
 A `Budget` is in tokens of one count. The upstream's own comes from the settings and from what is known of its window.
 The driver converts it once to our tokenizer's count (`Budget.scaled`), so that strategies need not know about the
 difference; only `upstream_window` stays as it was, because it does not change with the measured scale.
@@ -13,6 +17,8 @@ difference; only `upstream_window` stays as it was, because it does not change w
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
+from enum import Enum
+from math import ceil
 from typing import NamedTuple
 
 from strategies.core.ledger import LEDGER, LedgerCaps
@@ -23,7 +29,17 @@ MIN_HEADROOM = 512
 MAX_SMALL_REPLACEMENT = 2_000  # of a replacement that may have more than a tenth of the window
 MAX_SMALL_SUMMARY = 400  # the same where a model writes the record: in a tenth of 2,000 its answers are cut short
 USEFUL_CAP = 200  # with less, the user's rules leave no room for a record beside them
+UNLIMITED = 1 << 53  # more tokens than any prompt has: what fits into a window that is not known
+INSIDE_TURN = 9 / 8  # how far over `most` a view may grow inside a turn, as a share of it
 MIN_TRIGGER = 0.5  # the minimum of a strategy's own `trigger`, as a share of usable
+
+
+class Cause(Enum):
+    """Why the trigger is where it is."""
+
+    SHARE = "share"  # the mark of the window
+    MOST = "most"  # `marks.most`
+    STEP = "step"  # the price step
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,7 @@ UNSCALED = Scale()  # the scale of an upstream that counts tokens as we do
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    window: int
+    window: int  # what shares of the window are shares of
     reserve: int
     marks: Marks = Marks()
     max_input: int | None = None  # the model's own limit on the input, if it has one
@@ -80,6 +96,11 @@ class Budget:
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
     stated_window: int | None = None  # for a budget in tokens of our own count, the window in tokens of the upstream
+    limit: int | None = None
+    """What fits into the window itself, where `window` is only what shares are taken of; None if both are the same."""
+    share_trigger: int = 0  # what the trigger would be by the window itself; 0 if it is that
+    step_at: int | None = None  # the size above which the whole prompt costs more
+    cause: Cause = Cause.SHARE
 
     @classmethod
     def of(
@@ -98,8 +119,20 @@ class Budget:
 
     @property
     def usable(self) -> int:
+        if self.limit is not None:
+            return self.window
         rest = self.window - self.reserve
         return max(rest if self.max_input is None else min(rest, self.max_input), 0)
+
+    @property
+    def fits(self) -> int:
+        """The tokens of the largest prompt that the server takes."""
+        return self.usable if self.limit is None else self.limit
+
+    @property
+    def full_window(self) -> int:
+        """The window itself: what fits, and the reserve."""
+        return self.window if self.limit is None else self.limit + self.reserve
 
     @property
     def prepare(self) -> int:
@@ -120,7 +153,7 @@ class Budget:
     @property
     def least_headroom(self) -> int:
         """The headroom below which the view must be condensed at once."""
-        return min(MIN_HEADROOM, self.window // 16)
+        return min(MIN_HEADROOM, (self.limit or self.window) // 16)
 
     @property
     def replacement_cap(self) -> int:
@@ -148,7 +181,7 @@ class Budget:
 
     def headroom(self, tokens: int) -> int:
         """The headroom of a view of `tokens`; negative if the view does not fit."""
-        return self.usable - tokens
+        return (self.usable if self.limit is None else self.limit) - tokens
 
     @property
     def upstream_window(self) -> int:
@@ -165,12 +198,36 @@ class Budget:
         if tokens >= self.trigger:
             return self
         share = max(tokens, 1) / self.trigger
-        return self.with_marks(Marks(*[mark * share for mark in astuple(self.marks)]))
+        lower = self.with_marks(Marks(*[mark * share for mark in astuple(self.marks)]))
+        return replace(lower, cause=Cause.SHARE)
+
+    def at_most(self, most: int, step: int | None) -> Budget:
+        """This budget with its trigger at `most` tokens, or at the price step, if that is less; 0 and None are none.
+
+        Its other marks follow in proportion, and so do all shares of the window.
+        """
+        causes = [(self.trigger, Cause.SHARE), (most or UNLIMITED, Cause.MOST), (step or UNLIMITED, Cause.STEP)]
+        trigger, cause = min(causes, key=lambda each: each[0])
+        if cause is Cause.SHARE:
+            return replace(self, step_at=step)
+        share = Marks().trigger / self.marks.trigger
+        smaller = replace(
+            self,
+            window=ceil(trigger / Marks().trigger),
+            limit=self.fits,
+            share_trigger=self.trigger,
+            step_at=step,
+            cause=cause,
+        )
+        return smaller.with_marks(Marks(*[mark * share for mark in astuple(self.marks)]))
 
     def bounded(self, size: int) -> Budget:
         """This budget with a usable part of at most `size`, and all else in proportion to that."""
         if self.usable <= size:
             return self
+        if self.limit is not None:
+            other = replace(self, window=size, limit=min(self.limit, size))
+            return other.with_goal(other.target)
         reserve = min(self.reserve, size)
         other = replace(self, window=size + reserve, reserve=reserve)
         return other.with_goal(other.target)
@@ -183,9 +240,21 @@ class Budget:
         if scale == UNSCALED:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
-        window, reserve = scale.own(self.window), scale.share(self.reserve)
-        scaled = Budget(window, reserve, self.marks, most, 0, self.prompt_window, self.ledger, self.window)
+        scaled = replace(
+            self,
+            window=scale.own(self.window),
+            reserve=scale.share(self.reserve),
+            max_input=most,
+            stated_window=self.window,
+            limit=self.limit if self.limit in (None, UNLIMITED) else scale.own(self.limit),
+            share_trigger=scale.own(self.share_trigger),
+            step_at=self.step_at and scale.own(self.step_at),
+        )
         return scaled.with_goal(scaled.target)
+
+    def is_by_choice(self, tokens: int) -> bool:
+        """Whether nothing but `most` or a price step asks for a smaller view: it still fits well into the window."""
+        return self.cause is not Cause.SHARE and tokens < self.share_trigger
 
 
 def reserve_for(window: int, reply_length: int | None, setting: int | None) -> int:

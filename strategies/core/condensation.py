@@ -64,7 +64,7 @@ class Condensation:
     def head_in(self, transcript: Transcript) -> str:
         """The name of its head as a transcript shows it: by its id, and by what was pinned since it was made."""
         added = {index for index in transcript.pinned if index < self.covered}
-        added -= {piece.index for piece in self.pieces if isinstance(piece, Keep)}
+        added -= {piece.source for piece in self.pieces if isinstance(piece, Keep)}
         pins = b"".join(transcript.digests[index] for index in sorted(added))
         return self.id + (blake2b(pins, digest_size=8).hexdigest() if pins else "")
 

@@ -11,11 +11,11 @@ All sizes are in tokens as the upstream counts them; money is in the currency of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 from typing import NamedTuple
 
-from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget, Marks
+from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget, Cause, Marks
 from strategies.core.condensation import Condensation
 
 _MILLION = 1_000_000
@@ -23,6 +23,14 @@ KEPT_REQUESTS = 2  # how many of the newest requests stay in the cheapest view; 
 _RECORD_SHARE = 0.5  # the share of its bound that a record takes on average
 _MAX_RECORD = 3_700  # the maximum number of tokens of a record that rules make, its ledger included
 MIN_ROOM = 2  # how many requests must fit between the target and the trigger
+
+
+class PriceStep(NamedTuple):
+    """From which size on a whole prompt costs more: above so many tokens, all prices of its input, and its reply's."""
+
+    above: int
+    input: float = 2.0
+    output: float = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class Prices:
     cached_input: float  # tokens of a prompt that the upstream has in its cache
     cache_write: float  # tokens of a prompt that the upstream reads anew and writes to its cache
     output: float = 0.0
+    step: PriceStep | None = None
 
     def __post_init__(self) -> None:
         if min(self.input, self.cached_input, self.cache_write, self.output) < 0:
@@ -41,12 +50,20 @@ class Prices:
     def of_call(self, *, prompt: int, cached: int = 0, reply: int = 0) -> float:
         """The price of one call. Of its prompt, `cached` tokens come from the cache; nothing is written to it."""
         fresh = max(prompt - cached, 0)
-        return (fresh * self.input + cached * self.cached_input + reply * self.output) / _MILLION
+        more, more_reply = self._factors(prompt)
+        read = fresh * self.input + cached * self.cached_input
+        return (read * more + reply * self.output * more_reply) / _MILLION
 
     def of_prompt(self, prompt: int, common: int) -> float:
         """The price of a prompt. Its first `common` tokens come from the cache; the rest is written to it."""
         cached = min(common, prompt)
-        return ((prompt - cached) * self.cache_write + cached * self.cached_input) / _MILLION
+        more, _ = self._factors(prompt)
+        return ((prompt - cached) * self.cache_write + cached * self.cached_input) * more / _MILLION
+
+    def _factors(self, prompt: int) -> tuple[float, float]:
+        """By how much a prompt of this size makes all of its input dearer, and its reply."""
+        step = self.step
+        return (step.input, step.output) if step is not None and prompt > step.above else (1.0, 1.0)
 
 
 class Condensing(NamedTuple):
@@ -162,4 +179,5 @@ def follow(budget: Budget, advice: Advice) -> Budget:
     marks, usable = budget.marks, max(budget.usable, 1)
     trigger, target = advice.trigger / usable, advice.target / usable
     step = min(marks.step, max(trigger - target, 0.0))
-    return budget.with_marks(Marks(marks.prepare * trigger / marks.trigger, trigger, target, step))
+    followed = budget.with_marks(Marks(marks.prepare * trigger / marks.trigger, trigger, target, step))
+    return followed if advice.trigger >= budget.trigger else replace(followed, cause=Cause.SHARE)

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from strategies.core.client_context import is_context, users_words
@@ -54,8 +53,12 @@ def digest_of(dialect: str, fields: Iterable[str]) -> bytes:
 
 
 def chain(digests: Iterable[bytes], root: bytes = ROOT) -> list[bytes]:
-    """The chain digest after each message, in order."""
-    return list(accumulate(digests, link, initial=root))[1:]
+    """The chain digest after each message, in order: `link` for each, without its calls."""
+    node, nodes = root, []
+    for digest in digests:
+        node = blake2b(node + digest, digest_size=DIGEST_BYTES).digest()
+        nodes.append(node)
+    return nodes
 
 
 def link(previous: bytes, digest: bytes) -> bytes:

@@ -21,33 +21,28 @@ class PieceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The transcript's message at chain index `index`, unchanged."""
+    """The transcript's message at chain index `source`, unchanged."""
 
-    index: int
+    source: int
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A message of our own as JSON text; `origin` is the chain index of the one message that it stands for, if any."""
+    """A message of our own as JSON text; `source` is the chain index of the one message that it stands for, if any."""
 
     raw: str
     kind: PieceKind
-    origin: int | None = None
+    source: int | None = None
 
 
 Piece = Keep | Literal
 
 
-def source(piece: Piece) -> int | None:
-    """The chain index of the message that a piece is or stands for."""
-    return piece.index if isinstance(piece, Keep) else piece.origin
-
-
 def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
     """The pieces, in order, with the messages in `kept` (chain indices) unchanged; missing ones are added."""
-    whole = [Keep(index) if (index := source(piece)) is not None and index in kept else piece for piece in pieces]
-    for index in sorted(kept - {source(piece) for piece in whole}):
-        later = (i for i, piece in enumerate(whole) if (source(piece) or 0) > index)
+    whole = [Keep(piece.source) if piece.source is not None and piece.source in kept else piece for piece in pieces]
+    for index in sorted(kept - {piece.source for piece in whole}):
+        later = (i for i, piece in enumerate(whole) if (piece.source or 0) > index)
         whole.insert(next(later, len(whole)), Keep(index))
     return tuple(whole)
 

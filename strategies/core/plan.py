@@ -21,7 +21,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_carried, is_memory, source, with_kept
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_carried, is_memory, with_kept
 from strategies.core.rounds import Turn, newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
@@ -97,7 +97,7 @@ def _covered(view: View, end_of_head: int) -> int:
     """How many chain messages come before the item `end_of_head`."""
     if end_of_head <= view.head_size:
         return view.covered_count
-    later = (item.piece.index for item in view.items[end_of_head:] if isinstance(item.piece, Keep))
+    later = (item.piece.source for item in view.items[end_of_head:] if isinstance(item.piece, Keep))
     return next(later, len(view.transcript.chain))
 
 
@@ -196,7 +196,7 @@ def head_pieces(view: View) -> tuple[Piece, ...]:
         return head
     own = view.unplaced.pieces if view.unplaced else ()
     carried = (item.piece for item in view.front[view.head_size :] if is_carried(item.piece))
-    return (*head, *(piece for piece in carried if piece in own or source(piece) is not None))
+    return (*head, *(piece for piece in carried if piece in own or piece.source is not None))
 
 
 def replace_before(view: View, end: int, replacement: Literal, task_cap: int) -> Replace:

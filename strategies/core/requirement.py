@@ -7,14 +7,19 @@ be cut. If these alone nearly fill the window, a summary would cost a call and m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from strategies.core.budget import Budget
-from strategies.core.messages import Role
+from strategies.core.budget import INSIDE_TURN, Budget, Cause
+from strategies.core.messages import Message, Role
 from strategies.core.replacement import frame_tokens
+from strategies.core.rounds import newest_round
 from strategies.core.summary import MIN_RECORD
+from strategies.core.transcript import together
 from strategies.core.view import View
+
+_DOCUMENT = re.compile(rb'"type"\s*:\s*"(?:document|input_file|file|container_upload)"')
 
 
 class Requirement(Enum):
@@ -51,19 +56,59 @@ RULES = {
 
 
 def requirement_for(
-    tokens: int, budget: Budget, *, since: int | None, forced: bool = False, due: bool = False
+    tokens: int, budget: Budget, *, since: int | None, called: bool, forced: bool = False, due: bool = False
 ) -> Requirement | None:
     """The requirement of a view of `tokens`, if any; `since` is its size just after the last condensation.
 
-    `due` means that a judged record is ready or that a strategy's own trigger is reached; neither waits for a step.
+    `called` means that the trigger asks for it (`is_called`), `due` that a judged record is ready or that a strategy's
+    own trigger is reached; that does not wait for a step.
     """
     if forced:
         return Requirement.FORCED
     if budget.headroom(tokens) < budget.least_headroom:
         return Requirement.HARD
-    if due or (tokens >= budget.trigger and may_be_raised(Requirement.SOFT, tokens, budget, since)):
+    if due or (called and may_be_raised(Requirement.SOFT, tokens, budget, since)):
         return Requirement.SOFT
     return None
+
+
+def is_called(view: View, budget: Budget) -> bool:
+    """Whether the trigger asks for a smaller view: its size does, or the next request would cross the price step."""
+    tokens, step = view.tokens, budget.step_at
+    if step is not None and tokens + last_growth(view) > step:
+        return True
+    if tokens < budget.trigger:
+        return False
+    # A turn is not cut by choice until the view is well above the mark: its user waits, and may speak soon.
+    is_patient = budget.cause is Cause.MOST and budget.is_by_choice(tokens) and not view.ends_with_user
+    return not is_patient or tokens >= INSIDE_TURN * budget.trigger
+
+
+def last_growth(view: View) -> int:
+    """The tokens of the larger one of the last two rounds, as the least that the next request is expected to add."""
+    chain, sizes = view.transcript.chain, [0]
+    while len(sizes) < 3 and (newest := newest_round(chain)) is not None:
+        sizes.append(sum([message.tokens for message in chain[newest.start : newest.end]]))
+        chain = chain[: newest.start]
+    return max(sizes)
+
+
+def spared(view: View, budget: Budget) -> View:
+    """The view in which nobody's words may be condensed, where only `most` or a price step asks for a smaller one.
+
+    User messages, and messages with pictures or documents, then stay whole beside the pins: what is saved is money, and
+    the view would have fitted.
+    """
+    if not budget.is_by_choice(view.tokens):
+        return view
+    chain = view.transcript.chain
+    whole = {item.source for item in view.items if item.intact and _is_spared(item.message)}
+    pinned = view.transcript.pinned | together(whole, chain)
+    return replace(view, transcript=view.transcript.having(pinned=pinned))
+
+
+def _is_spared(message: Message) -> bool:
+    return message.role is Role.USER or bool(message.pictures.number) or _DOCUMENT.search(message.data) is not None
 
 
 def may_be_raised(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
@@ -113,7 +158,7 @@ def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
     """
     least = floor(view, budget) + frame_tokens(view.counter) + MIN_RECORD
     if requirement in (Requirement.HARD, Requirement.OVERFLOW):
-        return least <= budget.usable
+        return least <= budget.fits
     if requirement is Requirement.PREPARE:
         return view.tokens - least >= RULES[requirement].least_shrink * view.tokens
     return True

@@ -282,14 +282,23 @@ def pinned_in(
     pinned: set[int] = set()
     spent = 0
     for place in places:
-        start = next(i for i in range(place, -1, -1) if cuts[i])
-        end = next(i for i in range(place + 1, len(cuts)) if cuts[i])
-        more = set(range(start, end)) - pinned
+        more = set(_between_cuts(place, cuts)) - pinned
         size = sum(tokens(chain[i]) for i in more)
         if window is None or spent + size <= window // PIN_SHARE:
             pinned |= more
             spent += size
     return frozenset(pinned)
+
+
+def together(places: Iterable[int | None], chain: Sequence[Message]) -> frozenset[int]:
+    """These chain indices, and those of all messages that cannot be separated from them."""
+    cuts = structure(chain).cuts
+    return frozenset(i for place in places if place is not None for i in _between_cuts(place, cuts))
+
+
+def _between_cuts(place: int, cuts: Sequence[bool]) -> range:
+    start = next(i for i in range(place, -1, -1) if cuts[i])
+    return range(start, next(i for i in range(place + 1, len(cuts)) if cuts[i]))
 
 
 # -- patches ---------------------------------------------------------------------------------------------------

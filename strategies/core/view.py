@@ -41,7 +41,6 @@ from strategies.core.pieces import (
     carried_in,
     is_carried,
     is_opaque,
-    source,
     with_kept,
 )
 from strategies.core.rounds import Structure, structure
@@ -102,7 +101,7 @@ def _alternating(placed: Iterable[Placed], counter: TokenCounter) -> Iterator[Me
 
 def _are_neighbours(first: Piece, second: Piece) -> bool:
     """Whether two messages are neighbours in the transcript."""
-    return isinstance(first, Keep) and isinstance(second, Keep) and second.index == first.index + 1
+    return isinstance(first, Keep) and isinstance(second, Keep) and second.source == first.source + 1
 
 
 def _side(message: Message) -> str:
@@ -148,7 +147,7 @@ class Item:
     @property
     def source(self) -> int | None:
         """The chain index of the message that this item is or stands for."""
-        return source(self.piece)
+        return self.piece.source
 
     @property
     def intact(self) -> bool:
@@ -291,10 +290,10 @@ class View:
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
-        return min(before_round, *self.question) if self._ends_with_user else before_round
+        return min(before_round, *self.question) if self.ends_with_user else before_round
 
     @property
-    def _ends_with_user(self) -> bool:
+    def ends_with_user(self) -> bool:
         """Whether nothing follows the last user message but what belongs to it."""
         last = self.last_user
         after = () if last is None else self.items[last + 1 :]
@@ -344,7 +343,7 @@ class View:
         """The same view over the same messages, some of which are written otherwise."""
         chain = transcript.chain
         front = [
-            Item(chain[item.piece.index], item.piece)
+            Item(chain[item.piece.source], item.piece)
             if isinstance(item.piece, Keep) and self._is_as_sent(item)
             else item
             for item in self.front
@@ -353,7 +352,7 @@ class View:
 
     def _is_as_sent(self, item: Item) -> bool:
         """Whether an item is one of the client's messages, complete with any reasoning."""
-        return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.index]
+        return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.source]
 
     def item_of(self, index: int | None) -> int | None:
         """The item that is the chain message `index` or stands for it."""
@@ -404,7 +403,7 @@ class View:
         for i, item in enumerate(self.front[end:], end):
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
-                placed += waiting.pop(item.piece.index + 1, ())
+                placed += waiting.pop(item.piece.source + 1, ())
         done, chain = self.own_from, self.transcript.chain
         for place in sorted(waiting):
             placed += chain[done:place]
@@ -491,7 +490,7 @@ def _carried(
             opaque.append(piece)
         elif piece not in placed:
             waiting.append(piece)
-    shown = {source(piece) for piece in (*opaque, *placed, *waiting)}
+    shown = {piece.source for piece in (*opaque, *placed, *waiting)}
     return waiting + [carried(index, transcript) for index in sorted(pinned) if index not in shown]
 
 
@@ -511,14 +510,14 @@ def _resolve(
     """
     for piece in pieces:
         if isinstance(piece, Literal):
-            role = None if piece.origin is None else transcript.chain[piece.origin].role
+            role = None if piece.source is None else transcript.chain[piece.source].role
             if piece.kind is PieceKind.OPAQUE:
                 role = Role.ASSISTANT  # its items may be of any kind, also of those that count as system messages
             written = literal(loads(piece.raw), counter, role, piece.raw)
             is_bound = bound_until is not None and written.is_signed
             yield Item(_unbound(written, counter) if is_bound else written, piece)
             continue
-        index = source(piece)
+        index = piece.source
         if index is not None:
             message = transcript.chain[index]
             is_bound = bound_until is not None and index < bound_until and message.is_signed
@@ -531,5 +530,5 @@ def _unbound(message: Message, counter: TokenCounter) -> Message:
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:
-    until = None if source(piece) is None else transcript.bound_until
+    until = None if piece.source is None else transcript.bound_until
     return next(_resolve((piece,), transcript, counter, until))

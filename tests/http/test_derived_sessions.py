@@ -43,14 +43,22 @@ def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
     assert (answer.header("x-condenser-session-source"), answer.action) == ("X-Condenser-Session", "condensed")
 
 
-@pytest.mark.parametrize(("window", "tokens"), [(WINDOW, WINDOW // 4), (None, 2_050)])
+@pytest.mark.parametrize(
+    ("window", "most", "small", "large"),
+    [
+        (WINDOW, 0, WINDOW // 4 - 60, WINDOW // 4 + 60),
+        (1_000_000, 10_000, 2_941 - 60, 2_941 + 60),
+        (None, 0, 2_050 - 60, 2_050 + 60),
+        (None, 200_000, 1_600, 2_050 + 60),  # far below every mark it is estimated by its length
+    ],
+)
 def test_a_conversation_is_stored_from_a_quarter_of_its_window_on(
-    window: int | None, tokens: int, tmp_path: Path
+    window: int | None, most: int, small: int, large: int, tmp_path: Path
 ) -> None:
-    with proxy_with_sqlite(tmp_path / "s.db", window=window) as stage:
-        session_of(stage, [{"role": "user", "content": "word " * (tokens - 60)}])
+    with proxy_with_sqlite(tmp_path / "s.db", window=window, marks={"most": most}) as stage:
+        session_of(stage, [{"role": "user", "content": "word " * small}])
         assert store_rows(tmp_path / "s.db") == EMPTY
-        session, _ = session_of(stage, [{"role": "user", "content": "word " * (tokens + 60)}])
+        session, _ = session_of(stage, [{"role": "user", "content": "word " * large}])
         assert store_rows(tmp_path / "s.db") == {"sessions": 1, "records": 0, "index": 1}
         assert (session or "").startswith("d")
 

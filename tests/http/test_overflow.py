@@ -103,7 +103,7 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
 @pytest.mark.parametrize("refuse", [numberless, explicit])
 def test_a_refused_size_bounds_its_session_for_an_hour(refuse: Refuse) -> None:
     clock = Clock()
-    with narrow(refuse, limit=9_000, window=100_000, strategy="recent", clock=clock) as stage:
+    with narrow(refuse, limit=9_500, window=100_000, strategy="recent", clock=clock) as stage:
         answer = stage.ask(chat(40), controls(session="s"))
         assert (answer.trigger, answer.window) == ("overflow", "100000")
         refused, sent = [count(each.json()) for each in stage.forwarded]
@@ -131,7 +131,7 @@ def test_a_refused_size_bounds_a_session_of_unknown_window() -> None:
 
         stage.upstream.answer(lambda _: None)
         stage.ask([*chat(1), {"role": "user", "content": "bed " * refused}], controls(session="s"))
-        assert stage.ask(chat(34), controls(session="s")).action == "replayed"
+        assert stage.ask(chat(34), controls(session="s")).action == "passed"  # the longest view that may fit
         assert count(stage.forwarded[-1].json()) > refused
 
 

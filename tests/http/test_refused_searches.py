@@ -285,7 +285,7 @@ def test_where_not_even_that_fits_the_question_is_answered_without_the_search(st
 
 
 def test_the_next_request_knows_the_window_of_a_refused_search() -> None:
-    with remembering(window=None) as stage:
+    with remembering(window=None, marks={"most": 0}) as stage:
         narrow(stage)
         stage.upstream.reply(
             reply_of(None, search("plant0n1 plant2n3"), streamed=False), reply_of(FOUND, streamed=False)
@@ -298,7 +298,7 @@ def test_the_next_request_knows_the_window_of_a_refused_search() -> None:
 
 
 def test_a_number_that_the_model_has_searched_for_is_no_window() -> None:
-    with remembering(window=None) as stage:
+    with remembering(window=None, marks={"most": 0}) as stage:
         narrow(stage, lambda _, used: replies.overflow(4_096, used))
         query = search("plant0n1 plant2n3 in 4096 pots")
         stage.upstream.reply(reply_of(None, query, streamed=False), reply_of(FOUND, streamed=False))

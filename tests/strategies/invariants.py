@@ -158,7 +158,7 @@ def _order(view: View) -> Iterator[str]:
         yield f"messages stand twice or out of order: {sources}"
     for item in view.items:
         if isinstance(item.piece, Literal) and item.piece.kind in (PieceKind.MASKED, PieceKind.SHORTENED):
-            yield from _same_message(item.message, view.transcript.chain[item.piece.origin or 0])
+            yield from _same_message(item.message, view.transcript.chain[item.piece.source or 0])
 
 
 def _same_message(ours: Message, theirs: Message) -> Iterator[str]:

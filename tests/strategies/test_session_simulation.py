@@ -17,7 +17,7 @@ from strategies.core.condensation import Condensation, replay
 from strategies.core.errors import StrategyError
 from strategies.core.messages import Message
 from strategies.core.plan import head_pieces
-from strategies.core.requirement import Requirement, requirement_for
+from strategies.core.requirement import Requirement, is_called, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import Reply, attempted, failing, good
@@ -79,7 +79,9 @@ class Simulated:
         found = replay(transcript, self.records, self.fixed, WORDS, self.budget, self.last)
         view, applied = found.view, found.applied
         self.first = view.to_json()
-        requirement = requirement_for(view.tokens, self.budget, since=applied.tokens_after if applied else None)
+        since = applied.tokens_after if applied else None
+        called = is_called(view, self.budget)
+        requirement = requirement_for(view.tokens, self.budget, since=since, called=called)
         made = self._condense(requirement, view, applied) if requirement else None
         if made:
             view = fold(transcript, (made.overlay,), self.fixed, WORDS)

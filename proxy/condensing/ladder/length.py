@@ -9,7 +9,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.policy import Policy
-from proxy.condensing.turn import fold_view
+from proxy.condensing.turn import expecting, fold_view
 from proxy.errors import ProxyError
 from proxy.overflow import Refusal, RefusedPart
 from proxy.reply.opening import OpenedReply
@@ -29,11 +29,21 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, timing: Tim
     refusal = answer.refusal
     if refusal is None or refusal.kind is RefusedPart.OUTPUT:
         return Next(refused)
+    refused = await _counted(parts, refused)
     refused, policy = taught(parts, refused, refusal)
     try:
         return Next(refused, await _smaller(parts, refused, policy, refusal, timing))
     except ProxyError:
         return Next(refused)  # nothing fits; what was taught stays
+
+
+async def _counted(parts: Parts, refused: Attempt) -> Attempt:
+    """The attempt with its tokens counted: neither what a refusal teaches nor what fits then is an estimate."""
+    decision = refused.decision
+    if not decision.context.is_estimated:
+        return refused
+    decision = decision.in_context(await parts.counted(decision.context))
+    return refused._replace(decision=expecting(decision.with_view(fold_view(decision.context, decision.applied))))
 
 
 async def _smaller(parts: Parts, refused: Attempt, policy: Policy, refusal: Refusal, timing: Timing) -> Attempt | None:
@@ -85,7 +95,7 @@ def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest) -> B
         share = UNKNOWN_SHARE * refused.tokens / usable
         return replace(budget, marks=Marks(share, share, share, budget.marks.step))
     ratio = _ratio(refusal, refused)
-    most = min(budget.trigger / ratio, most_tokens(refusal, refused, budget.window, usable))
+    most = min(budget.trigger / ratio, most_tokens(refusal, refused, budget.full_window, budget.fits))
     goal = min(budget.target / ratio, GOAL_SHARE * most)
     return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
 

@@ -12,7 +12,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, Step
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
-from proxy.condensing.turn import Decision
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.knowledge.profiles import Restriction
 from proxy.reply.opening import OpenedReply
 from strategies.core.budget import Budget
@@ -30,6 +30,7 @@ class Parts:
     policies: Policies
     attempts: Attempts
     shrink: Callable[[Decision, Budget, float], Awaitable[Decision]]  # `Decider.smaller`
+    counted: Callable[[RequestContext], Awaitable[RequestContext]]  # `Completer.with_counts`
     timeout: float  # seconds that a request waits for models
     pause: Callable[[], Awaitable[object]]
 

@@ -210,7 +210,7 @@ def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
         "  trigger   24,371 (0.85 of usable, default)",
         "  target    14,336 (0.5 of usable, default)",
         "  step      4,300 (0.15 of usable, default)",
-        "  hard      less than 512 of usable left (a sixteenth of the window, at most 512)",
+        "  hard      less than 512 of the window left (a sixteenth of it, at most 512)",
         "  record    3,276 at most (a tenth of the window, or a quarter up to 2,000)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  said      1,000 at most (default)",
@@ -271,7 +271,7 @@ def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: py
     assert f"ok     {upstream.base_url} is Ollama.\n" in out
     assert re.search(r"^ +window +4,096 \(stated by Ollama\)$", out, re.MULTILINE)
     code, out, _ = run(capsys, *words, "--offline")
-    assert "note   The window of gemma4 is unknown. Nothing is condensed until" in out
+    assert "note   The window of gemma4 is unknown. Below 200,000 tokens (marks.most)" in out
     assert "  window    unknown\n" in out
 
 
@@ -302,7 +302,7 @@ def test_a_check_prints_the_window_that_holds_in_a_proxy_that_runs_and_why(
     assert re.fullmatch(why + (r"; 32,768 is stated by vLLM\)" if listed else r"\)"), line)
     assert found == {"name": "window", "value": 2_048, "text": line}
     assert "  usable    1,792 (" in out
-    assert "Nothing is condensed until" not in out
+    assert "nothing is condensed until" not in out
 
 
 def test_a_check_tells_of_a_proxy_that_runs_what_concerns_its_own_upstream_and_model(
@@ -324,8 +324,8 @@ def test_a_check_tells_of_a_proxy_that_runs_what_concerns_its_own_upstream_and_m
 
 
 _UNKNOWN = (
-    "The window of {} is unknown. Nothing is condensed until the upstream states its window or refuses a request for"
-    " its length."
+    "The window of {} is unknown. Below 200,000 tokens (marks.most) nothing is condensed until the upstream states its"
+    " window or refuses a request for its length."
 )
 
 

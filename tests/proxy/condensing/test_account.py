@@ -8,7 +8,7 @@ import pytest
 
 from proxy import config_directory
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
-from proxy.condensing.policy import Basis, Policies, Server, Window
+from proxy.condensing.policy import Basis, Policies, Policy, Server, Window
 from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
@@ -93,7 +93,14 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
     assert document["plan"] == {"stages": ["mask"]}
     assert document["window_source"] == "settings"
     marks = {"prepare": 4_900, "trigger": 5_950, "target": 3_500, "step": 1_050}
-    assert document["budget"] == {"reserve": 1_000, "usable": 7_000, **marks, "least_headroom": 500}
+    assert document["budget"] == {
+        "reserve": 1_000,
+        "usable": 7_000,
+        **marks,
+        "least_headroom": 500,
+        "trigger_by": "share",
+        "fits": 7_000,
+    }
 
 
 def test_a_dry_run_sums_up_tokens_of_the_upstream() -> None:
@@ -110,8 +117,10 @@ def test_a_dry_run_shows_nulls_for_what_is_unknown() -> None:
     assert json.loads(dry_run(decision()))["floor"] is None
     assert json.loads(dry_run(decision(floor=3_900)))["floor"] == 3_900
     document = json.loads(dry_run(decision(window=None)))
-    assert (document["window"], document["budget"], document["headroom"], document["reason"]) == (None,) * 4
-    assert budget_document(decision(window=None).context.policy) is None
+    assert (document["window"], document["headroom"], document["reason"]) == (None,) * 3
+    assert (document["budget"]["trigger"], document["budget"]["trigger_by"]) == (200_000, "most")
+    assert document["budget"]["fits"] is None
+    assert budget_document(Policy()) is None
     odd = view({"role": "user", "content": "\ud800 é 会"})
     assert json.loads(dry_run(decision(view=odd)))["messages"][0]["content"] == "\ud800 é 会"
 

@@ -13,6 +13,7 @@ from proxy.knowledge.profiles import LessonScope
 from proxy.settings import Settings
 from proxy.tokens.models import ModelTable, StatedWindow
 from strategies import Pipeline, parse
+from strategies.core.budget import UNLIMITED
 from tests.support.chat_bodies import read as read_body
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
@@ -134,8 +135,12 @@ def test_window_order_is_request_model_settings_table() -> None:
 def test_a_window_that_is_unknown_or_stated_later_changes_the_policy() -> None:
     made = policies()
     assert str(made.window(None, LessonScope("no-such-model"))) == "unknown"
-    assert policy(made, model="no-such-model").budget is None
-    assert lowest_mark(made, "no-such-model") is None
+    bounded = policy(made, model="no-such-model").budget
+    assert bounded is not None
+    assert (bounded.trigger, bounded.fits) == (200_000, UNLIMITED)
+    none = policies(marks={"most": 0})
+    assert policy(none, model="no-such-model").budget is None
+    assert lowest_mark(none, "no-such-model") is None
     stated: list[StatedWindow] = []
     made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
     assert policy(made, model="local").window.tokens is None

@@ -79,10 +79,11 @@ def test_a_dated_name_goes_before_its_family(tmp_path: Path) -> None:
 
 def test_the_bundled_table_is_consistent_compact_and_says_where_it_is_from() -> None:
     text = BUNDLED.read_text(encoding="utf-8")
-    windows, prices = text.split("[prices]")
+    windows, rest = text.split("[prices]")
+    prices, steps = rest.split("[steps]")
     assert re.search(r"source +litellm==\d", text)
     assert re.search(r"made on +20\d\d-\d\d-\d\d", text)
-    for part in (windows, prices):
+    for part in (windows, prices, steps):
         entries = [line for line in part.splitlines() if line.startswith('"')]
         assert entries == sorted(entries, key=lambda line: line.split('"')[1])
     assert len(text.splitlines()) < 1_000
@@ -206,9 +207,19 @@ def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None
 
 def test_entries_are_written_sorted_one_a_line() -> None:
     prices = {"c": update_models.Cost(2.5, 1.25, 2.5, 10.0)}
-    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, "litellm==1")
+    steps = {"c": update_models.Step(272_000, 2.0, 1.5)}
+    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, steps, "litellm==1")
     assert '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n' in text
-    assert text.endswith('[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n')
+    assert '[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n' in text
+    assert text.endswith('[steps]\n"c" = { above = 272000, input = 2.0, output = 1.5 }\n')
+
+
+def test_the_lowest_size_above_which_a_prompt_costs_more_is_a_step() -> None:
+    above = {"input_cost_per_token_above_272k_tokens": 5e-06, "output_cost_per_token_above_272k_tokens": 3e-06}
+    dearer = {**row("openai", 128_000), "input_cost_per_token": 2.5e-06, "output_cost_per_token": 2e-06, **above}
+    assert update_models.step_of(dearer) == update_models.Step(272_000, 2.0, 1.5)
+    assert update_models.step_of({**dearer, "input_cost_per_token_above_128k_tokens": 3e-06}) == (128_000, 1.2, 1.0)
+    assert update_models.step_of(row("openai", 128_000)) is None
 
 
 def test_prices_are_the_vendors_own_for_a_million_tokens() -> None:
@@ -216,6 +227,6 @@ def test_prices_are_the_vendors_own_for_a_million_tokens() -> None:
     plain = {**row("openai", 128_000), "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
     table = {"gpt-4o": cached, "gpt-4": plain, "gpt-3.5-turbo": row("openai", 16_000)}
     assert update_models.priced([table]) == {
-        "gpt-4o": update_models.Cost(2.5, 1.25, 2.5, 0.0),
-        "gpt-4": update_models.Cost(1.0, 1.0, 1.0, 2.0),
+        "gpt-4o": (update_models.Cost(2.5, 1.25, 2.5, 0.0), None),
+        "gpt-4": (update_models.Cost(1.0, 1.0, 1.0, 2.0), None),
     }

@@ -240,7 +240,7 @@ def test_a_task_beyond_its_cap_keeps_its_ends() -> None:
     assert task_piece(view, 10_000) == (Keep(0),)
     (piece,) = task_piece(view, 100)
     assert isinstance(piece, Literal)
-    assert (piece.kind, piece.origin) == (PieceKind.TASK, 0)
+    assert (piece.kind, piece.source) == (PieceKind.TASK, 0)
     excerpt = apply(view, Plan((Replace(0, 1, (piece,)),))).items[0].message
     assert excerpt.tokens <= 100
     assert excerpt.text.startswith("begin")

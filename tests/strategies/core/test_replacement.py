@@ -32,7 +32,7 @@ def test_it_is_a_user_message_that_says_what_it_is() -> None:
     piece = replacement("the record", 12, CHAT)
     body = json.loads(piece.raw)
     assert piece.kind is PieceKind.REPLACEMENT
-    assert piece.origin is None
+    assert piece.source is None
     assert body["role"] == "user"
     assert body["content"].startswith(f"{OPENING} The 12 earlier messages")
     assert body["content"].endswith("\n\nthe record")

@@ -21,11 +21,11 @@ BUDGET = Budget.of(9_000, reserve=1_000)  # usable 8,000: trigger 6,800, step 1,
     ],
 )
 def test_the_table_of_sizes(tokens: int, since: int | None, expected: Requirement | None) -> None:
-    assert requirement_for(tokens, BUDGET, since=since) is expected
+    assert requirement_for(tokens, BUDGET, since=since, called=tokens >= BUDGET.trigger) is expected
 
 
 def test_force_is_answered_at_any_size() -> None:
-    assert requirement_for(1, BUDGET, since=1, forced=True) is Requirement.FORCED
+    assert requirement_for(1, BUDGET, since=1, called=False, forced=True) is Requirement.FORCED
 
 
 def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> None:

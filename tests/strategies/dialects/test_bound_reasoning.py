@@ -18,7 +18,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, replay
 from strategies.core.errors import StrategyError
 from strategies.core.messages import ACKNOWLEDGED
-from strategies.core.requirement import Requirement, requirement_for
+from strategies.core.requirement import Requirement, is_called, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.dialects.chat import CHAT
@@ -69,7 +69,9 @@ class Session(ABC):
         transcript = Transcript.of(read).having(bound_until=self.until)
         found = replay(transcript, self.records, FIXED, self.counter, self.budget, self.last)
         view, applied = found.view, found.applied
-        requirement = requirement_for(view.tokens, self.budget, since=applied.tokens_after if applied else None)
+        since = applied.tokens_after if applied else None
+        called = is_called(view, self.budget)
+        requirement = requirement_for(view.tokens, self.budget, since=since, called=called)
         made = self._made(requirement, view, applied) if requirement else None
         applied = made or applied
         if (name := applied.id if applied else "") != self.last:
