@@ -54,37 +54,39 @@ class Extract(Strategy):
         small, counter = budget.window // 10, view.counter
         # More than half of so low a goal would leave few turns, and the next condensation would come too soon.
         large = max(small, min(budget.replacement_cap, goal // 2))
-        end, text = self._recorded(view, budget, goal, large)
+        end, text = self._recorded(view, budget, goal, large, large)
         used = max(frame_tokens(counter) + counter.text(text), small)
         if used < large * _FULL:  # What the record does not need is for turns.
-            end, text = self._recorded(view, budget, goal, used)
+            end, text = self._recorded(view, budget, goal, large, used)
         if not text:
             raise NothingToDo("nothing-to-extract")
         piece = replacement(text, replaced_count(view, end), counter.dialect, chinese=is_chinese(view.transcript))
         edit = replace_before(view, end, piece, budget.task_cap)
         return Plan((edit,), {"extractedMessageCount": replaced_count(view, end)})
 
-    def _recorded(self, view: View, budget: Budget, goal: int, cap: int) -> tuple[int, str]:
+    def _recorded(self, view: View, budget: Budget, goal: int, large: int, cap: int) -> tuple[int, str]:
         """The end of the shortest prefix that brings the view to `goal`, and the text that stands for it.
 
-        Text and frame have at most `cap` tokens.
+        Text and frame have at most `cap` tokens; their parts have the shares of `large`.
         """
         counter = view.counter
-        most = min(text_room(cap, counter), self.options.max_tokens + budget.ledger.all)
+        bound = self.options.max_tokens + budget.ledger.all
+        whole, most = min(text_room(large, counter), bound), min(text_room(cap, counter), bound)
         end = Split(view, frame_tokens(counter) + most, budget.task_cap).first_at_round(goal)
         start = 0 if view.replacement is None else view.replacement + 1
         if end is None and start and view.items[start - 1].message.tokens > budget.replacement_cap:
             end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        return end, self._text(covered(view, view.items[start:end], end, budget.task_cap), budget.ledger, most)
+        return end, self._text(covered(view, view.items[start:end], end, budget.task_cap), budget.ledger, whole, most)
 
-    def _text(self, source: Covered, caps: LedgerCaps, most: int) -> str:
-        """The record in its share of `most` tokens, and the ledger in what is left."""
+    def _text(self, source: Covered, caps: LedgerCaps, whole: int, most: int) -> str:
+        """The record in its share of `whole` tokens, and the ledger in what is left of `most`."""
         view, counter = source.view, source.view.counter
         carried = whole_paragraphs(written_by_model(previous_text(view)), int(most * _EARLIER_SHARE), counter)
-        room = most - (counter.text(carried) + 2 if carried else 0)
-        told = min(int(room * _TOLD_SHARE), self.options.max_tokens)
+        taken = counter.text(carried) + 2 if carried else 0
+        room = whole - taken
+        told = min(int(room * _TOLD_SHARE), most - taken, self.options.max_tokens)
         made = "\n\n".join(filter(None, (carried, record(source, told, counter, chinese=is_chinese(view.transcript)))))
         left = most - (counter.text(made) + 2 if made else 0)
         names = min(caps.names, int(room * _NAMES_SHARE))

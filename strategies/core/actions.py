@@ -12,11 +12,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from strategies.core.messages import ToolCall
-from strategies.core.names import without_keys
+from strategies.core.names import is_measure, without_keys
 from strategies.core.parsing import has_many_values, loads
 from strategies.core.paths import target
 
-_VALUE = 80  # characters of a value that is shown; of a longer one only the beginning
+_VALUE = 48  # characters of a value that is shown; of a longer one only the beginning
 _VALUES = 8
 _NAMED = 4  # names of a result
 _FLOW = 3  # how many times longer than the call the result of a look-up is
@@ -50,7 +50,7 @@ def changes(call: ToolCall, result: str) -> bool:
 def action(call: ToolCall, names: Iterable[str], later: Set[str], *, changes: bool, has_failed: bool) -> Action:
     """What a call did; of the `names` in its result those in `later`, which are used, come first."""
     file = None if changes else target(call)
-    new = [name for name in names if name not in call.arguments]
+    new = [name for name in names if name not in call.arguments and not is_measure(name)]
     new.sort(key=lambda name: name not in later)
     on = file.path if file else " ".join(map(_short, islice(_values(call.arguments), _VALUES)))
     return Action(call.name, on, tuple(new[:_NAMED]), has_failed, changes, bool(new) and new[0] in later)

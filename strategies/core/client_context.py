@@ -12,6 +12,7 @@ from strategies.keywords import keywords
 
 _NAMES = "|".join(map(re.escape, keywords("client_tags")))
 _TAG = re.compile(rf"<(/?)({_NAMES})(?![\w-])[^<>]*>")
+_ANY_TAG = re.compile(r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?>")
 _TAGGED = rf"<(?P<tag>{_NAMES})(?![\w-])[^<>]*>.*?</(?P=tag)>"
 _BLOCKS = [re.compile(pattern, re.DOTALL) for pattern in (_TAGGED, *keywords("client_blocks"))]
 _SPACE = re.compile(r"\s*")
@@ -37,7 +38,8 @@ def users_words(text: str) -> str:
 
 
 def clients_words(text: str) -> str:
-    return "\n".join(text[start:end] for start, end in _spans(text))
+    """What the client's blocks say, without their tags, which name nothing."""
+    return "\n".join(_ANY_TAG.sub(" ", text[start:end]) for start, end in _spans(text))
 
 
 def _spans(text: str) -> list[tuple[int, int]]:

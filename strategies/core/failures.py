@@ -15,14 +15,17 @@ from strategies.core.parsing import has_many_values, loads
 LONGEST = 300  # characters of a line
 _MOST = 3  # lines of one result
 _READ = 16_000  # characters of a result that are read: half at its beginning, half at its end
-_STATUS = re.compile(
-    r"(?:exit(?:ed)?[ _]?(?:with )?(?:code|status)|return ?code|exit_status)[\"']?\s*[:=]?\s*(?:\[?\s*)?(-?\d{1,5})\b",
-    re.IGNORECASE,
+_EXIT = (
+    r"(?:exit(?:ed)?[ _]?(?:with )?(?:code|status)|return ?code|exit_status)[\"']?\s*[:=]?\s*(?:\[?\s*)?(-?\d{1,5})\b"
 )
+_STATUS = re.compile(_EXIT, re.IGNORECASE)
+_ONLY_STATUS = re.compile(rf"\W*(?:error\W+)?{_EXIT}\W*", re.IGNORECASE)
 _WHOLE = re.compile(
     r"\s*(?:<error>|\[?error\b\]?[: ]|fatal: |(?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception): )", re.IGNORECASE
 )
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):|^goroutine \d+ \[|^Exception in thread ", re.MULTILINE)
+_TRACEBACK = re.compile(
+    r"^([ \t]{0,8})Traceback \(most recent call last\):|^goroutine \d+ \[|^Exception in thread ", re.MULTILINE
+)
 _RAISED = re.compile(r"(?:\w{1,60}\.){0,8}\w{1,60}(?:: |$)")
 _LOCATED = re.compile(
     r"\s{0,40}(?:[^\s:()]{1,200}(?::\d+){1,2}|[^\s:()]{1,200}\(\d+(?:,\d+)?\)|error\[\w{1,12}\]|npm ERR!|npm error|E  )"
@@ -42,10 +45,16 @@ def failures(message: Message, text: str, *, is_file: bool) -> list[str]:
         return []
     read = text if len(text) <= _READ else f"{text[: _READ // 2]}\n{text[-_READ // 2 :]}"
     lines = [line.strip() for line in read.splitlines() if line.strip()]
-    found = list(dict.fromkeys(_told(read, lines)))
+    found = [line for line in dict.fromkeys(_told(read, lines)) if not _ONLY_STATUS.fullmatch(line)]
     if not found and lines and (has_failed or _status(read)):
-        found = lines[-1:]
+        found = [_reason(lines)]
     return [line for line in found if len(line) <= LONGEST][-_MOST:]
+
+
+def _reason(lines: list[str]) -> str:
+    """The line that says why a call failed: behind a status that stands first, else the last one."""
+    others = [line for line in lines if not _ONLY_STATUS.fullmatch(line)] or lines
+    return others[0 if lines[0] not in others else -1]
 
 
 def _told(text: str, lines: list[str]) -> Iterator[str]:
@@ -55,8 +64,8 @@ def _told(text: str, lines: list[str]) -> Iterator[str]:
         yield stated
     yield from (line for line in lines if _LOCATED.match(line))
     if trace := _TRACEBACK.search(text):
-        later = text[trace.end() :].splitlines()[1:]
-        yield from (line.strip() for line in later[:200] if line[:1].strip() and _RAISED.match(line))
+        later = (line.removeprefix(trace[1] or "") for line in text[trace.end() :].splitlines()[1:201])
+        yield from (line.strip() for line in later if line[:1].strip() and _RAISED.match(line))
 
 
 def _stated(text: str) -> str | None:

@@ -50,6 +50,7 @@ _EXACT = re.compile(
 _APART = re.compile(rf"(?<![\w.])\d[\d,.]{{0,30}}+\s{UNIT}")
 _MAY_NAME = re.compile(r"(?<!\S)\S*?(?:[\d_@/\\#$€£¥]|[a-z][A-Z]|\w\.\w)\S*")
 _BARE = re.compile(rf"[\d.,:/#$€£¥%TZ +-]*(?:k|bn|{UNIT})?")
+_MEASURE = re.compile(rf"(?:^|(?<=\s))\d[\d,.]*\s?{UNIT}$")
 _UNSPACED = re.compile(f"[{CJK}]")
 _UNSPACED_END = re.compile(f"[{CJK}]+$")
 _DIGIT, _APART_DIGIT = re.compile(r"\d"), re.compile(r"\d\s")
@@ -98,6 +99,11 @@ def _words_before(text: str) -> str:
             break
         words.append(word.strip(_MARKS))
     return " ".join(reversed(words))
+
+
+def is_measure(name: str) -> bool:
+    """Whether a name is a number with a unit: it says how much, and identifies nothing."""
+    return _MEASURE.search(name) is not None
 
 
 def has_name(text: str) -> bool:

@@ -4,7 +4,8 @@ Quoted, word for word: what the assistant said last in its messages; lines in wh
 the name of the tool. Told, under headings of their own: what calls changed and what they looked at; what was too large
 to be quoted. What the user said, and names, stand in the ledger behind it.
 
-Each section has a share of the room, in which the rarest lines come first.
+Each section has a share of the room, in which the rarest lines come first. Of what was done, calls whose results give
+names that are used later come first, and calls that failed last.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from strategies.core.units import Kind
 
 _ENGLISH = ("What was done:", "Errors:", "Looked at:", "Not quoted, because it is long:", "What the assistant said:")
 _CHINESE = ("做过的事：", "错误：", "查看过：", "因过长而未引用：", "助手说过的话：")
-_SHARES = (0.4, 0.2, 0.15, 0.05, 0.2)  # of the record's tokens; what one leaves goes to the next, but to the last
+_SHARES = (0.4, 0.2, 0.15, 0.05, 0.2)  # of the record's tokens
 _TARGETS = 12  # of one tool
 _LEAST = 50  # tokens of a summary of which both ends are shown
 _FIRST = 200  # characters of what is too long to be quoted
@@ -44,12 +45,12 @@ def record(source: Covered, cap: int, counter: TokenCounter, *, chinese: bool) -
     """The record in at most `cap` tokens; "" if nothing fits."""
     titles = _CHINESE if chinese else _ENGLISH
     told = (_done(source), _errors(source), _looked(source), _left(source, cap // LARGE, counter))
-    parts, spare = [], 0
-    for title, share, candidates in zip(titles, _SHARES, told, strict=False):
-        room = int(cap * share) + spare - counter.text(title) - 2
-        written, left = _fitted(candidates, room, counter)
-        parts += ["\n".join((title, *written))] if written else []
-        spare = left if written else int(cap * share) + spare
+    sections = [_Section(title, found, counter) for title, found in zip(titles, told, strict=False)]
+    spare = sum(int(cap * share) - part.fit(int(cap * share)) for part, share in zip(sections, _SHARES, strict=False))
+    for part in sections:  # What one leaves goes to the first that needs it.
+        room = part.used + spare
+        spare = room - part.fit(room)
+    parts = [str(part) for part in sections if part.kept]
     # What the assistant said gets no more than its share: what tools leave is for the user's words.
     room = int(cap * _SHARES[-1]) - counter.text(titles[-1]) - 2
     kept, _ = chosen(_closings(source), room, room, counter, _is_printed(source))
@@ -57,15 +58,28 @@ def record(source: Covered, cap: int, counter: TokenCounter, *, chinese: bool) -
     return "\n\n".join(parts)
 
 
-def _fitted(candidates: Iterable[_Line], room: int, counter: TokenCounter) -> tuple[list[str], int]:
-    """The best lines that fit, in their places, and the tokens that are left."""
-    kept: list[_Line] = []
-    for line in sorted(candidates):
-        tokens = counter.text(line.text) + 1
-        if tokens <= room:
-            room -= tokens
-            kept.append(line)
-    return [line.text for line in sorted(kept, key=lambda line: (line.place, line.rank))], room
+class _Section:
+    """A heading and the best of its lines that fit, in their places."""
+
+    def __init__(self, title: str, candidates: Iterable[_Line], counter: TokenCounter) -> None:
+        self._title, self._heading = title, counter.text(title) + 2
+        self._sized = [(line, counter.text(line.text) + 1) for line in sorted(candidates)]
+        self.kept: list[_Line] = []
+        self.used = 0
+
+    def fit(self, room: int) -> int:
+        """Keeps what fits into `room` tokens, heading included; how many tokens it takes."""
+        left, self.kept = room - self._heading, []
+        for line, tokens in self._sized:
+            if tokens <= left:
+                left -= tokens
+                self.kept.append(line)
+        self.used = room - left if self.kept else 0
+        return self.used
+
+    def __str__(self) -> str:
+        placed = sorted(self.kept, key=lambda line: (line.place, line.rank))
+        return "\n".join((self._title, *(line.text for line in placed)))
 
 
 def _done(source: Covered) -> Iterator[_Line]:
@@ -73,7 +87,7 @@ def _done(source: Covered) -> Iterator[_Line]:
     found = {act.line(): (index, act) for index, act in source.actions if act.changes}
     for text, (index, act) in found.items():
         score = source.rarity.score(terms_of(text)) // STEP
-        yield _Line((not act.is_used_later, not act.has_created, -score, -index), index, f"- {text}")
+        yield _Line((act.has_failed, not act.is_used_later, not act.has_created, -score, -index), index, f"- {text}")
 
 
 def _looked(source: Covered) -> Iterator[_Line]:

@@ -40,6 +40,11 @@ def test_of_the_names_in_a_result_those_that_later_calls_use_come_first() -> Non
     assert (found.named, found.is_used_later) == (("b-2", "a-1"), True)
 
 
+def test_how_much_a_result_counts_names_nothing() -> None:
+    found = action(called({"a": 1}), ["Read 271 lines", "took 4 s"], frozenset(), changes=True, has_failed=False)
+    assert (found.named, found.has_created) == ((), False)
+
+
 def test_a_failed_call_says_so() -> None:
     assert line({"name": "web"}, failed=True) == "create: web (failed)"
 

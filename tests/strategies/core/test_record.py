@@ -76,6 +76,17 @@ def test_names_that_later_calls_use_come_first() -> None:
     assert "- run: kept → job_77" in text
 
 
+def test_calls_that_failed_come_last() -> None:
+    failed = [body for n in range(9) for body in run(n, {"name": "other"}, f"Error: locked by job_{n + 500}")]
+    retried = [body for n in range(9) for body in run(n + 20, {"job": f"job_{n + 500}"}, words(90))]
+    assert "- run: name name name name name" in made(*run(98, {"name": "name " * 5}, "ok"), *failed, *retried, cap=60)
+
+
+def test_what_other_sections_do_not_need_is_for_what_was_done() -> None:
+    done = [body for n in range(4) for body in run(n, {"name": f"thing {n}"}, "ok")]
+    assert made(*done, cap=50).count("- run: thing") == 4
+
+
 @pytest.mark.parametrize("cap", [0, 40, 100, 300, 1_000])
 def test_a_record_keeps_within_its_cap(cap: int) -> None:
     bodies = [body for n in range(40) for body in run(n, {"name": f"thing {n}"}, FAILED if n % 3 else words(60))]
