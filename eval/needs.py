@@ -88,8 +88,12 @@ def cuts_of(conversation: Conversation) -> list[int]:
 
 async def arms(conversation: Conversation) -> list[Arm]:
     """The session under each way, asked for the names that come next."""
-    common = commonness(SHORT)
-    return await compared(conversation, {end: needed(conversation, end, common) for end in cuts_of(conversation)})
+    return await compared(conversation, wanted(conversation))
+
+
+def wanted(conversation: Conversation) -> dict[int, list[str]]:
+    """The names that come next, at each end at which the session is looked at."""
+    return {end: needed(conversation, end, commonness(SHORT)) for end in cuts_of(conversation)}
 
 
 async def compared(conversation: Conversation, wanted: Mapping[int, Sequence[str]]) -> list[Arm]:
@@ -97,13 +101,13 @@ async def compared(conversation: Conversation, wanted: Mapping[int, Sequence[str
 
     `wanted` has the names that are looked for, by the ends of the requests at which that is done.
     """
-    default = await _arm(conversation, DEFAULT, DEFAULT, "inject", {}, wanted)
-    without = await _arm(conversation, WITHOUT, DEFAULT, "off", {}, wanted)
+    default = await arm(conversation, DEFAULT, DEFAULT, "inject", {}, wanted)
+    without = await arm(conversation, WITHOUT, DEFAULT, "off", {}, wanted)
     low, high, found = 0, len(TARGETS) - 1, dict[int, Arm]()
 
     async def large_enough(place: int) -> bool:
         marks = {"marks": {"target": TARGETS[place]}}
-        found[place] = await _arm(conversation, RECENT, "recent", "off", marks, wanted)
+        found[place] = await arm(conversation, RECENT, "recent", "off", marks, wanted)
         return _size([found[place]]) >= _size([without])
 
     while low < high:
@@ -114,7 +118,7 @@ async def compared(conversation: Conversation, wanted: Mapping[int, Sequence[str
     return [default, without, found[low]]
 
 
-async def _arm(
+async def arm(
     conversation: Conversation,
     name: str,
     strategy: str,
@@ -122,6 +126,7 @@ async def _arm(
     settings: Mapping[str, object],
     wanted: Mapping[int, Sequence[str]],
 ) -> Arm:
+    """A session under one strategy, mode of memory and settings, looked at where names are wanted."""
     cuts: list[Cut] = []
     async with proxy_for(mode, **settings) as proxy:
         playing = None

@@ -219,10 +219,10 @@ def is_told(unit: Unit) -> bool:
     return unit.roles == TOLD or _TOLD_UNIT.search(" ".join(unit.lines)) is not None
 
 
-async def audit(conversation: Conversation) -> Counter[str]:
+async def audit(conversation: Conversation, settings: Mapping[str, object] | None = None) -> Counter[str]:
     """Counts of the quoted units in all records of a conversation, each unit once, and of their faults."""
     quoted: dict[Unit, int] = {}
-    async with proxy_for() as proxy:
+    async with proxy_for("off", **(settings or {})) as proxy:
         ends = sparse_ends(conversation.messages, APART)
         async for playing in grown(proxy, conversation, window_of(proxy, conversation), ends=ends):
             record = record_in(values_of(playing.view))
