@@ -7,10 +7,9 @@ messages are counted one by one with the model's tokenizer, even where the proxy
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import Any
 
 from proxy import controls
 from proxy.condensing.policy import Policy
@@ -27,6 +26,8 @@ from proxy.replaying.measures import (
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
+from proxy.request.message_cache import MessageCache
+from proxy.request.scanning import DEFAULT_BOUNDS
 from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
@@ -77,8 +78,11 @@ class RecordedClient:
             (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
         ]
 
-    def request(self, end: int, *more: Message) -> ClientRequest:
-        """The request whose history are the first `end` messages, followed by `more` messages."""
+    async def request(self, cache: MessageCache, end: int, *more: Message) -> ClientRequest:
+        """The request whose history are the first `end` messages, followed by `more` messages.
+
+        What came before is in the cache, as it is in a proxy that serves.
+        """
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
         listed = f'"{self.endpoint.list_member}":[{raws}]'
         data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
@@ -86,7 +90,7 @@ class RecordedClient:
             tenant=TENANT,
             upstream=DEFAULTS[0],  # a replay sends no request
             headers=[],
-            body=wire.read(data, self.endpoint),
+            body=await wire.read_through_cache(data, self.endpoint, cache, DEFAULT_BOUNDS),
             model=self._model,
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
@@ -122,12 +126,12 @@ class Player:
 
     def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
         """Messages as they would be forwarded as they are."""
-        return [self.counted(conversation, json.dumps(message), message) for message in messages]
+        return [self.counted(conversation, json.dumps(message)) for message in messages]
 
-    def counted(self, conversation: Conversation, raw: str, message: Mapping[str, Any]) -> ForwardedMessage:
+    def counted(self, conversation: Conversation, raw: str) -> ForwardedMessage:
         if raw not in self._counts:
             counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
-            self._counts[raw] = counter.message(message)
+            self._counts[raw] = counter.message(json.loads(raw))
         return ForwardedMessage(raw, self._counts[raw])
 
 
@@ -140,7 +144,7 @@ class Playing:
         """`memory` is a mode."""
         given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
         self._client = RecordedClient(conversation, player.model, **given)
-        self._player = player
+        self._player, self._cache = player, player.services.message_cache
         self._conversation = conversation
         self._overhead = player.overhead(conversation)
         self.name, self.strategy, self.end = session, strategy, 0
@@ -155,7 +159,7 @@ class Playing:
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
-        decided, sent = await self._decided(self._client.request(end))
+        decided, sent = await self._decided(await self._client.request(self._cache, end))
         self.requests.append(decided)
         self.view, self.end = sent or self.view, end
         return decided
@@ -163,7 +167,8 @@ class Playing:
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = self._conversation.endpoint.dialect.user(question.text)
-        decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
+        request = await self._client.request(self._cache, len(self._conversation.messages), asked)
+        decided, sent = await self._decided(request)
         return decided, question.reaches(text_of(self._conversation, sent[:-1]))
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
@@ -200,7 +205,7 @@ class Playing:
         return decided, sent
 
     def _counted(self, body: wire.Body) -> Sequence[ForwardedMessage]:
-        return [self._player.counted(self._conversation, each.raw, each.value) for each in body.elements]
+        return [self._player.counted(self._conversation, each.raw) for each in body.elements]
 
 
 def kept_in(

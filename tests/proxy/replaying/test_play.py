@@ -11,6 +11,8 @@ from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
 from proxy.replaying.play import Player, Playing, RecordedClient, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Question, in_protocol
+from proxy.request.message_cache import MessageCache
+from proxy.request.wire import Body
 from proxy.settings import load_settings
 from strategies.core.economics import Prices
 from tests.support import strict_messages, strict_responses
@@ -132,8 +134,12 @@ CALLED = Conversation(
 
 
 def requests_of(conversation: Conversation) -> list[dict[str, Any]]:
-    client = RecordedClient(conversation, "m")
-    bodies = [client.request(end).body for end in request_ends(conversation)]
+    client, cache = RecordedClient(conversation, "m"), MessageCache()
+
+    async def sent() -> list[Body]:
+        return [(await client.request(cache, end)).body for end in request_ends(conversation)]
+
+    bodies = asyncio.run(sent())
     return [{**body.values, body.endpoint.list_member: [each.value for each in body.elements]} for body in bodies]
 
 
