@@ -42,18 +42,32 @@ class Action(NamedTuple):
         return f"{self.tool}: {self.on}{named}{' (failed)' if self.has_failed else ''}".replace(":  ", ": ")
 
 
-def changes(call: ToolCall, result: str) -> bool:
-    """Whether a call brought less back than it took along."""
-    return len(result) <= max(_FLOW * len(call.arguments), _SHORT)
+class Subject(NamedTuple):
+    """What a call is about."""
+
+    path: str | None  # of the file that it reads or writes
+    values: str  # the short values of its arguments
 
 
-def action(call: ToolCall, names: Iterable[str], later: Set[str], *, changes: bool, has_failed: bool) -> Action:
+def subject(call: ToolCall) -> Subject:
+    file = target(call)
+    values = " ".join(map(_short, islice(_values(call.arguments), _VALUES)))
+    return Subject(file.path if file else None, values)
+
+
+def changes(call: ToolCall, size: int) -> bool:
+    """Whether a call brought less back than it took along, given the characters of its result."""
+    return size <= max(_FLOW * len(call.arguments), _SHORT)
+
+
+def action(
+    call: ToolCall, on: Subject, names: Iterable[str], later: Set[str], *, changes: bool, has_failed: bool
+) -> Action:
     """What a call did; of the `names` in its result those in `later`, which are used, come first."""
-    file = None if changes else target(call)
     new = [name for name in names if name not in call.arguments and not is_measure(name)]
     new.sort(key=lambda name: name not in later)
-    on = file.path if file else " ".join(map(_short, islice(_values(call.arguments), _VALUES)))
-    return Action(call.name, on, tuple(new[:_NAMED]), has_failed, changes, bool(new) and new[0] in later)
+    told = on.values if changes or on.path is None else on.path
+    return Action(call.name, told, tuple(new[:_NAMED]), has_failed, changes, bool(new) and new[0] in later)
 
 
 def _values(arguments: str) -> Iterator[str]:

@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from typing import NamedTuple
 
-from strategies.core.actions import Action, action, changes
+from strategies.core.actions import Action, Subject, action, changes
 from strategies.core.findings import (
     MOST_OF_ONE,
     failures_in,
-    files_in,
     other_names_in,
     result_names_in,
     said_in,
     schema_words_in,
+    sizes_in,
+    subjects_in,
     terms_in,
     used_names_in,
     users_names_in,
@@ -68,11 +69,16 @@ class Covered:
         return quotes(((index, said_in(message)) for index, message in self.messages), self.users_rarity)
 
     @cached_property
+    def _subjects(self) -> dict[ToolCall, Subject]:
+        pairs = (zip(message.calls, subjects_in(message), strict=True) for _, message in self.messages)
+        return dict(chain.from_iterable(pairs))
+
+    @cached_property
     def results(self) -> list[Result]:
         messages = [message for _, message in self.messages]
-        files = {call: is_file for each in messages for call, is_file in zip(each.calls, files_in(each), strict=True)}
+        files = {call for call, on in self._subjects.items() if on.path is not None}
         return [
-            Result(index, message, calls, failures_in(message, is_file=any(call and files[call] for call in calls)))
+            Result(index, message, calls, failures_in(message, is_file=not files.isdisjoint(calls)))
             for (index, message), calls in zip(self.messages, answered_calls(messages), strict=True)
             if message.role is Role.TOOL
         ]
@@ -83,11 +89,11 @@ class Covered:
         later = frozenset(name for _, message in self.messages for name in used_names_in(message))
         found = []
         for index, message, calls, failed in self.results:
-            for place, (call, text) in enumerate(zip(calls, message.dialect.texts(message.body), strict=False)):
+            for place, (call, size) in enumerate(zip(calls, sizes_in(message), strict=False)):
                 if call is not None:
-                    is_change = changes(call, text)
-                    names = result_names_in(message, place, text) if is_change else ()
-                    found.append((index, action(call, names, later, changes=is_change, has_failed=bool(failed))))
+                    on, is_change = self._subjects[call], changes(call, size)
+                    names = result_names_in(message, place) if is_change else ()
+                    found.append((index, action(call, on, names, later, changes=is_change, has_failed=bool(failed))))
         return found
 
     @property
@@ -107,20 +113,20 @@ def covered(view: View, gone: Sequence[Item], end: int, task_cap: int) -> Covere
     What an earlier replacement stood for is among them, and a first user message that will be cut. What stays in the
     view as it is, such as a pinned message, is not.
     """
-    transcript, chain = view.transcript, view.transcript.chain
+    transcript, messages = view.transcript, view.transcript.chain
     before, task = view.messages_before(end), transcript.task
     leaving = {item.source for item in gone}
     stays = {item.source for item in view.items[:end]} - leaving | set(transcript.stays)
     if task is not None:
-        is_whole = transcript.keeps_task_whole or chain[task].tokens <= task_cap
+        is_whole = transcript.keeps_task_whole or messages[task].tokens <= task_cap
         stays = stays | {task} if is_whole else stays - {task}
-    sizes = [min(len(message.data), MOST_OF_ONE) for message in chain[:before]]
+    sizes = [min(len(message.data), MOST_OF_ONE) for message in messages[:before]]
     newest = _within(reversed(sizes), int(MOST * (1 - OLDEST_SHARE)))
     oldest = min(_within(sizes, int(MOST * OLDEST_SHARE)), before - newest)
     read = [*range(oldest), *range(before - newest, before)]
-    rarity = Rarity(terms_in(chain[index]) for index in read)
-    users_rarity = Rarity(terms_in(chain[index]) for index in read if chain[index].role is Role.USER)
-    return Covered(view, [(index, chain[index]) for index in read if index not in stays], rarity, users_rarity)
+    rarity = Rarity(terms_in(messages[index]) for index in read)
+    users_rarity = Rarity(terms_in(messages[index]) for index in read if messages[index].role is Role.USER)
+    return Covered(view, [(index, messages[index]) for index in read if index not in stays], rarity, users_rarity)
 
 
 def _within(sizes: Iterable[int], room: int) -> int:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from strategies.core.actions import keys_of
+from strategies.core.actions import Subject, keys_of, subject
 from strategies.core.client_context import clients_words
 from strategies.core.failures import failures
 from strategies.core.messages import Message, Role
 from strategies.core.names import find_names, has_name
-from strategies.core.paths import target
 from strategies.core.rarity import Terms, terms_of
 from strategies.core.units import Unit, units
 
@@ -54,9 +53,14 @@ def other_names_in(message: Message) -> Sequence[str]:
     return message.once("names", lambda: _names("\n".join((others(message), *_arguments(message)))))
 
 
-def result_names_in(message: Message, place: int, text: str) -> Sequence[str]:
+def sizes_in(message: Message) -> Sequence[int]:
+    """The characters of each result that a message has."""
+    return message.once("sizes", lambda: tuple(map(len, message.dialect.texts(message.body))))
+
+
+def result_names_in(message: Message, place: int) -> Sequence[str]:
     """The names in one of the results that a message has."""
-    return message.once(f"names of {place}", lambda: _names(text[:_HEAD]))
+    return message.once(f"names of {place}", lambda: _names(message.dialect.texts(message.body)[place][:_HEAD]))
 
 
 def used_names_in(message: Message) -> Sequence[str]:
@@ -72,9 +76,9 @@ def schema_words_in(message: Message) -> frozenset[str]:
     return message.once("schema", lambda: keys_of(message.calls))
 
 
-def files_in(message: Message) -> Sequence[bool]:
-    """For each call of a message, whether it reads or writes a file."""
-    return message.once("files", lambda: tuple(target(call) is not None for call in message.calls))
+def subjects_in(message: Message) -> Sequence[Subject]:
+    """What each call of a message is about."""
+    return message.once("subjects", lambda: tuple(map(subject, message.calls)))
 
 
 def failures_in(message: Message, *, is_file: bool) -> Sequence[str]:

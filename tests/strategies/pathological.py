@@ -7,7 +7,7 @@ from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
 from strategies.core import cards, ledger, quotes, transcript
-from strategies.core.actions import action, changes
+from strategies.core.actions import action, changes, subject
 from strategies.core.covered import Covered, covered, ledger_of
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
@@ -104,7 +104,7 @@ def _covered(text: str) -> Covered:
 
 
 def _done(done: ToolCall) -> object:
-    return changes(done, "ok"), action(done, ("a-1",), frozenset(), changes=True, has_failed=False)
+    return changes(done, 2), action(done, subject(done), ("a-1",), frozenset(), changes=True, has_failed=False)
 
 
 def _chosen(text: str) -> object:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from strategies.core.actions import Action, action, changes, keys_of
+from strategies.core.actions import Action, action, changes, keys_of, subject
 from strategies.core.messages import ToolCall
 
 
@@ -14,7 +14,8 @@ def called(arguments: Any, name: str = "create") -> ToolCall:
 
 
 def line(arguments: Any, *named: str, later: frozenset[str] = frozenset(), failed: bool = False) -> str:
-    return action(called(arguments), named, later, changes=True, has_failed=failed).line()
+    call = called(arguments)
+    return action(call, subject(call), named, later, changes=True, has_failed=failed).line()
 
 
 def test_a_call_is_told_by_the_values_of_its_arguments_and_not_by_their_keys() -> None:
@@ -36,12 +37,14 @@ def test_what_the_result_names_is_told_unless_the_call_named_it() -> None:
 
 
 def test_of_the_names_in_a_result_those_that_later_calls_use_come_first() -> None:
-    found = action(called({"a": 1}), ["a-1", "b-2"], frozenset({"b-2"}), changes=True, has_failed=False)
+    call = called({"a": 1})
+    found = action(call, subject(call), ["a-1", "b-2"], frozenset({"b-2"}), changes=True, has_failed=False)
     assert (found.named, found.is_used_later) == (("b-2", "a-1"), True)
 
 
 def test_how_much_a_result_counts_names_nothing() -> None:
-    found = action(called({"a": 1}), ["Read 271 lines", "took 4 s"], frozenset(), changes=True, has_failed=False)
+    call = called({"a": 1})
+    found = action(call, subject(call), ["Read 271 lines", "took 4 s"], frozenset(), changes=True, has_failed=False)
     assert (found.named, found.has_created) == ((), False)
 
 
@@ -53,15 +56,16 @@ def test_a_failed_call_says_so() -> None:
     ("result", "is_change"), [("ok", True), ("x" * 60, True), ("x" * 100, False), ("x" * 4_000, False)]
 )
 def test_a_call_that_brings_much_back_looked_something_up(result: str, is_change: bool) -> None:
-    assert changes(called({"path": "a.py"}), result) == is_change
+    assert changes(called({"path": "a.py"}), len(result)) == is_change
 
 
 def test_a_long_call_that_brings_little_back_changed_something() -> None:
-    assert changes(called({"path": "a.py", "content": "x" * 4_000}), "x" * 400)
+    assert changes(called({"path": "a.py", "content": "x" * 4_000}), 400)
 
 
 def test_what_looked_at_a_file_is_told_by_its_path() -> None:
-    read = action(called({"path": "src/a.py", "limit": 9}, "read"), (), frozenset(), changes=False, has_failed=False)
+    call = called({"path": "src/a.py", "limit": 9}, "read")
+    read = action(call, subject(call), (), frozenset(), changes=False, has_failed=False)
     assert read == Action("read", "src/a.py")
 
 
