@@ -128,7 +128,7 @@ async def _played(
         before = clock().passed
         try:
             with clock().passing():
-                turn = await decide(services, client.request(end))
+                turn = await decide(services, await client.request(services.message_cache, end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue

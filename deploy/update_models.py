@@ -15,7 +15,7 @@ learned from the upstream while a wrong one is believed.
   window cuts histories that fit, while one that is too large is mended by the first refusal, so the window is the
   largest that the vendor or two hosts give (within 5 %: 128 000 and 131 072 are written for the same one). Without a
   row of the vendor, a model is left out if one host alone gives more. A server at home may have loaded less, so the
-  proxy asks it, and what it states goes before the table (proxy/discovery).
+  proxy asks it, and what it states goes before the table (proxy/servers).
 - `long` is the window for a request that asks Claude for a million tokens: for models with a price above 200 000.
 - A dated name is dropped when the undated name says the same: the look-up strips dates by itself.
 

@@ -22,15 +22,16 @@ from starlette.responses import JSONResponse, Response
 from proxy import VERSION
 from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
 from proxy.http.headers import first
-from proxy.knowledge.learned_windows import SOURCE
-from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
 from proxy.log import LINE
 from proxy.quoting import label, redacted
 from proxy.request.operators import UNKNOWN, Operator, Operators
+from proxy.servers import SHOWN, LessonScope
+from proxy.servers.windows import SOURCE
 from proxy.services import Services
 from proxy.sessions.admin import MAX_HITS, TOP_K, Document
 from proxy.sessions.own import OwnSessions
 from proxy.sessions.session import MAIN
+from proxy.settings.profile import ANY, Profile
 from proxy.store.base import StoreError, StoreKey
 from proxy.telemetry import KEPT, SLOT, ArrivalKind, Arrivals
 from proxy.upstream.choice import shown
@@ -263,17 +264,17 @@ async def _sessions(call: Call) -> Answer:
 async def _known(call: Call) -> Answer:
     """A row for each model of an upstream that this worker has served, and for each tenant that was taught of it."""
     services = call.services
-    knowledge, searcher = services.knowledge, services.searcher
+    servers, searcher = services.servers, services.searcher
     served = {(kind.model, "", kind.upstream) for kind in services.telemetry.arrived}
-    forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
-    taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
+    forms, tools = dict(servers.profiles.learned.items()), dict(searcher.known_refusals())
+    taught = {scope for scope, _ in servers.learned.known()} | forms.keys() | tools.keys()
     scopes = [*starmap(LessonScope, sorted(served)), *sorted(taught)]
     rows = [_known_row(services, scope, forms.get(scope, ANY), tools.get(scope)) for scope in scopes]
     return {"object": "known", "upstream": shown(services.destinations), "data": rows}
 
 
 def _known_row(services: Services, scope: LessonScope, form: Profile, tools_until: float | None) -> Document:
-    window, learned = services.policies.window(None, scope), services.knowledge.learned.window(scope)
+    window, learned = services.servers.window(scope), services.servers.learned.window(scope)
     return {
         "model": label(scope.model),
         "tenant": scope.tenant[:SHOWN] or None,

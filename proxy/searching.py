@@ -36,11 +36,11 @@ from proxy.endpoints.hidden_calls import NAME, Said
 from proxy.endpoints.replies import Usage, usage_in
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import encoding_of, is_event_stream, is_success
-from proxy.overflow import Refusal, RefusedPart
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, inspected
 from proxy.request.wire import Body
 from proxy.runtime.owned_tasks import message_load, offload
+from proxy.servers.refusals import Size, Unit
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
 from proxy.upstream.messages import ReadReply, read_whole
@@ -385,7 +385,7 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
 # -- the replies -----------------------------------------------------------------------------------------
 
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
-Aim = Callable[[Refusal, int], int | None]
+Aim = Callable[[Size, int], int | None]
 
 
 async def search(reply: UpstreamReply, following: Following) -> UpstreamReply:
@@ -510,9 +510,9 @@ class Following:
         """
         try:
             answer = self._opened(failed) if failed else await self._request()
-            refusal = answer.refusal
-            if refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
-                most = self.aim(refusal, self.rounds.tokens)
+            size = answer.refusal.size(Unit.PROMPT)
+            if size is not None:
+                most = self.aim(size, self.rounds.tokens)
                 answer = await self._request() if await self.rounds.shorten(most) else answer
             reply = answer.reply
             if text_sent or answer.is_accepted:
@@ -540,9 +540,7 @@ class Following:
     def _opened(self, reply: ReadReply) -> OpenedReply:
         """A reply that was read, with what it refuses."""
         answer = inspected(self.rounds.endpoint, reply, reply.data)
-        if answer.refusal is not None:
-            answer = answer._replace(refusal=answer.refusal.without_quoted(self.rounds.body()))
-        return answer
+        return answer._replace(refusal=answer.refusal.without_quoted(self.rounds.body()))
 
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:

@@ -19,7 +19,6 @@ from proxy.asking import Asking, FinishedCall, Resolver
 from proxy.condensing.attempt import Attempts
 from proxy.condensing.completing import Completer
 from proxy.condensing.deciding import Decider
-from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.ladder.rung import Parts
 from proxy.condensing.making import Maker, PipelineRunner
 from proxy.condensing.memory_tool import Searcher
@@ -27,13 +26,8 @@ from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
-from proxy.controls import Controls
-from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.token_limits import TokenBudget
-from proxy.knowledge.calibrator import Calibrator
-from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import LessonScope, Profiles
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.compaction_items import CompactionItems
 from proxy.request.keys import Keys, follow_revoked
@@ -42,6 +36,8 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.operators import Operators
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers.discovery import Discovered
+from proxy.servers.known import Servers
 from proxy.sessions.admin import Admin, MemoryAdmin
 from proxy.sessions.histories import Histories
 from proxy.sessions.keeping import Keeper
@@ -57,10 +53,9 @@ from proxy.store.access import timed
 from proxy.store.base import Store
 from proxy.telemetry import SHARED, Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.models import StatedWindow, bundled_table
+from proxy.tokens.models import bundled_table
 from proxy.upstream import Upstream, server_of
 from proxy.upstream.choice import destinations
-from strategies.core.economics import Prices
 from strategies.core.messages import Reader
 
 if TYPE_CHECKING:
@@ -95,7 +90,9 @@ class Services:
         self.store = store = timed(store, self.telemetry.record_store)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
         self.background = OwnedTasks()
-        self.sums = Sums(self.stored, self.background, clock, self.prices)
+        table = bundled_table(config_directory() / "models.toml")
+        self.policies = Policies(settings, table)
+        self.sums = Sums(self.stored, self.background, clock, self.policies.prices)
         self.counting = CountingPool()
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
@@ -118,8 +115,8 @@ class Services:
         )
         self.token_budget = self._budget("tokens", limits.tokens_per_minute)
         """What each tenant may send upstream; None if that is not bounded."""
-        self.knowledge = self._knowledge()
-        self.policies = self.knowledge.policies
+        learning = self.stored.facts, self.background, clock, self.telemetry.record_calibration
+        self.servers = Servers(settings, table, self.discovered, *learning)
         self._build_turns(summarizer or self.asking)
         self.admission = self._admission()
         names = self.tenants.name, self.tenants.named
@@ -144,7 +141,7 @@ class Services:
         self.completer = Completer(
             policies=self.policies,
             measurer=self.measurer,
-            knowledge=self.knowledge,
+            servers=self.servers,
             add_memory=self.searcher.with_memory,
         )
         self.decider = self._decider(resolver)
@@ -157,12 +154,8 @@ class Services:
         self.tenants.name_all(settings)
         if self.keys is not None:
             self.keys.know(settings.auth)
-        self.knowledge.profiles.renew(partial(settings.own, "profile"))
+        self.servers.renew(settings)
         self.policies.renew(settings)
-
-    def prices(self, model: str) -> Prices | None:
-        """The prices of a model, None if they are not known."""
-        return self.policies.policy(Controls(), {}, LessonScope(model)).prices
 
     def _note_call(self, call: FinishedCall) -> None:
         self.telemetry.record_call(call, self.sums.note_call(call))
@@ -176,14 +169,6 @@ class Services:
         self.sums.note(amounts)
         if self.tracing is not None:
             self.tracing.end(line, self.telemetry.model_of(line))
-
-    def _stated_window(self, scope: LessonScope) -> StatedWindow | None:
-        server = self.discovered.get(scope.upstream)
-        return server.window(scope.model) if server is not None else None
-
-    async def _asked(self, scope: LessonScope, *, anew: bool = False) -> None:
-        if (server := self.discovered.get(scope.upstream)) is not None:
-            await server.asked(anew=anew)
 
     def _admission(self) -> Admission:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
@@ -200,26 +185,9 @@ class Services:
         report = partial(self.telemetry.count, "refusals_total")
         return TokenBudget(name, per_minute, self.store, self.stored.outage, self.background, timeout, report)
 
-    def _knowledge(self) -> Knowledge:
-        settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock
-        ask_anew = partial(self._asked, anew=True)
-        learned = LearnedWindows(facts, tasks, settings.upstream.learned_ttl, clock, self._stated_window, ask_anew)
-        calibrator = Calibrator(
-            facts,
-            tasks,
-            ttl=settings.store.ttl,
-            clock=clock,
-            report=self.telemetry.record_calibration,
-        )
-        profiles = Profiles(partial(settings.own, "profile"))
-        table = bundled_table(config_directory() / "models.toml")
-        policies = Policies(settings, table, self._stated_window, learned.window, profiles.for_model)
-        known = policies, self.tokenizers, learned, calibrator, profiles
-        return Knowledge(*known, tasks, clock, self._stated_window, self._asked)
-
     def _decider(self, resolver: Resolver) -> Decider:
         settings, tasks, clock, keeper = self.settings, self.background, self.clock, self.keeper
-        expected_seconds, shared_cache = self.asking.expected_seconds, self.knowledge.shared_cache
+        expected_seconds, shared_cache = self.asking.expected_seconds, self.servers.shared_cache
         runner = PipelineRunner(resolver, tasks, clock, expected_seconds, shared_cache)
         maker = Maker(runner, keeper, tasks, clock)
         preparer = Preparer(
@@ -237,15 +205,8 @@ class Services:
     def _refusals(self) -> Refusals:
         decider, report = self.decider, self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
-        parts = Parts(
-            self.knowledge,
-            self.policies,
-            self.attempts,
-            decider.smaller,
-            self.completer.with_counts,
-            decider.timeout,
-            pause,
-        )
+        made = decider.smaller, self.completer.with_counts, decider.timeout
+        parts = Parts(self.servers, self.policies, self.attempts, *made, pause)
         return Refusals(parts, report)
 
 

@@ -35,12 +35,13 @@ from prometheus_client.registry import Collector
 from proxy import VERSION
 from proxy.asking import FinishedCall
 from proxy.asking.dispatch import CANCELLED
-from proxy.condensing.policy import Policy, Window
+from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision
 from proxy.errors import CLIENT_CLOSED_REQUEST
-from proxy.knowledge.figures import Figures
 from proxy.quoting import label
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers.figures import Figures
+from proxy.servers.windows import Window
 from proxy.sessions.requests import in_millionths
 from proxy.sessions.stored import StoredSessions
 from proxy.settings.tables import BUNDLED_CURRENCY

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,9 +45,10 @@ from proxy.endpoints import compaction
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
-from proxy.knowledge.profiles import REFUSING
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
+from proxy.servers import refusals
+from proxy.servers.refusals import Refusal, Subject
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, server_of
 from proxy.values import json_or_none
@@ -86,17 +86,8 @@ _UNANSWERED = (PREEMPTED,)  # failures of calls that tell nothing of how a judge
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED, OVER_BUDGET)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
 ROOM_TO_THINK = 8_192  # tokens by which the limit is raised once for a model whose reasoning has used it up
-_MAX_READ = 4_096  # bytes of a refusal
 _SUBSCRIPTION = b"Bearer sk-ant-oat"
 """How the token of a Claude subscription begins, which is accepted only together with Claude Code's system prompt."""
-_CREDENTIAL_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-
-_FOREIGN_SYSTEM = re.compile(r"authori[sz]ed for use with|instructions are not valid", re.IGNORECASE)
-_ABOUT_ROLES = re.compile(r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat", re.IGNORECASE)
-_ABOUT_EFFORT = re.compile(
-    r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra", re.IGNORECASE
-)
-_ABOUT_LIMIT = re.compile(r"token|maximum|too (?:large|high|long|big)|exceed|context|length", re.IGNORECASE)
 
 Roles = Mapping[str, ModelRole]
 
@@ -282,8 +273,9 @@ class Asking(Dispatcher):
                 answers = [each for each in result.answers if isinstance(each, Answer)]
                 following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
             elif isinstance(reply, JsonReply):
-                wanted, endpoint = question.wanted, question.endpoint
-                following = form.after_refusal(reply.status, reply.body, asked, endpoint, wanted=wanted)
+                limits = question.endpoint.reply_limits
+                refused = refusals.read(reply.status, reply.body, answer=question.endpoint.answer, ours=limits)
+                following = form.after_refusal(refused, asked, limits, wanted=question.wanted)
                 result = result if following is None else Failure(FORM_REFUSED)
             return result
 
@@ -425,24 +417,22 @@ class AskedForm:
         return replace(question, system="", user=f"{question.system}\n\n{question.user}", members=members)
 
     def after_refusal(
-        self, status: int, body: bytes, sent: Question, endpoint: Endpoint, *, wanted: int
+        self, refusal: Refusal, sent: Question, limits: Sequence[str], *, wanted: int
     ) -> AskedForm | None:
         """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing."""
-        newest, *older = endpoint.reply_limits
-        if status == HTTPStatus.BAD_REQUEST and older and not self.limit and newest.encode() in body:
+        newest, *older = limits
+        about, is_isolated = refusal.subjects, sent.view is None
+        if refusal.status == HTTPStatus.BAD_REQUEST and older and not self.limit and newest in refusal.members:
             return replace(self, limit=older[0])
-        text, is_isolated = body[:_MAX_READ].decode("utf-8", "replace"), sent.view is None
-        if status in _CREDENTIAL_REFUSED and is_isolated and not self.clients_system and _FOREIGN_SYSTEM.search(text):
+        if is_isolated and not self.clients_system and Subject.FOREIGN_SYSTEM in about:
             return replace(self, clients_system=True)
-        if status not in REFUSING:
-            return None
-        if self.low_effort and not self.refuses_effort and _ABOUT_EFFORT.search(text):
+        if self.low_effort and not self.refuses_effort and Subject.EFFORT in about:
             return replace(self, low_effort=False, refuses_effort=True)
-        if is_isolated and sent.system and _ABOUT_ROLES.search(text):
+        if is_isolated and sent.system and Subject.ROLES in about:
             return replace(self, takes_system=False)
-        if not is_isolated and not sent.alternates and _ABOUT_ROLES.search(text):
+        if not is_isolated and not sent.alternates and Subject.ROLES in about:
             return replace(self, alternates=True)
-        if sent.max_tokens > wanted and _ABOUT_LIMIT.search(text):
+        if sent.max_tokens > wanted and Subject.LIMIT in about:
             return replace(self, refuses_room=True)
         return None
 

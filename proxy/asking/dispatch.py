@@ -46,10 +46,12 @@ from proxy.endpoints.replies import tokens_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success
 from proxy.http.token_limits import Spending, TokenBudget
-from proxy.knowledge.profiles import ANY, LessonScope, Profile
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
+from proxy.servers import LessonScope
+from proxy.servers.discovery import Discovered
+from proxy.settings.profile import ANY, Profile
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
 from proxy.upstream import JsonReply, Upstream, server_of
 from proxy.upstream.choice import Destination
@@ -340,16 +342,6 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
-class KnownServer(Protocol):
-    """An upstream's server as far as it has said what it is."""
-
-    @property
-    def is_local(self) -> bool: ...
-    @property
-    def is_serial(self) -> bool: ...
-    async def asked(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Pace:
     """How long the calls to one model take, in seconds on the event loop's clock."""
@@ -383,7 +375,7 @@ class Dispatcher:
     _: KW_ONLY
     clock: Callable[[], float] = time.time
     report: Callable[[FinishedCall], None] = lambda _: None
-    known: Mapping[str, KnownServer] = field(default_factory=dict)
+    known: Mapping[str, Discovered] = field(default_factory=dict)
     budget: TokenBudget | None = None  # what calls may spend for each tenant; None if that is not bounded
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # the lane of each server
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from proxy import config_directory
 from proxy.commands.proxy_client import moment
 from proxy.condensing.account import OPTION_BOUNDS
-from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
+from proxy.condensing.policy import Policies, Policy, option_tables
 from proxy.controls import Controls
-from proxy.discovery import Discovered
 from proxy.endpoints.chat import ChatCounter
-from proxy.knowledge.figures import OWN, Figures
-from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
-from proxy.knowledge.profiles import LessonScope
+from proxy.servers import LessonScope
+from proxy.servers.discovery import Discovered
+from proxy.servers.figures import OWN, Figures
+from proxy.servers.known import ModelWindows, Server
+from proxy.servers.windows import SETTINGS, SOURCE, LearnedWindow
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.settings.loading import sets
@@ -79,17 +80,22 @@ class CheckedModel(NamedTuple):
     async def figures(self, services: Services) -> Figures | None:
         """What has been learned of how the upstream counts the model's tokens."""
         counted = services.tokenizers.for_model(self.model, ChatCounter).cache_key
-        found = await services.knowledge.calibrator.figures(LessonScope(self.model, upstream=self.upstream), counted)
+        found = await services.servers.calibrator.figures(LessonScope(self.model, upstream=self.upstream), counted)
         return None if found == OWN else found
 
     @property
     def policy(self) -> Policy:
         table = bundled_table(config_directory() / "models.toml")
-        policies = Policies(self.settings, table, lambda _: self.stated, lambda _: self.learned)
+        window = ModelWindows.of(self.settings, table, self.model).window(None, self.stated, self.learned)
+        summarizer = self.settings.role("summarizer", self.model)
+        prompt_window = summarizer.window
+        if prompt_window is None and summarizer.model is not None:
+            prompt_window = ModelWindows.of(self.settings, table, summarizer.model).window(None).tokens
+        counter = Tokenizers(self.settings.tokenizer.ranks_dir).for_model(self.model, ChatCounter)
         at = next((each for each in destinations(self.settings) if each.base_url == self.upstream), None)
-        scope, pays = LessonScope(self.model), at is not None and at.has_list_prices
-        basis = policies.basis(None, scope, pays=lambda: pays)
-        return policies.policy(Controls(strategy=self.suffix), {}, scope, basis=basis)
+        pays = at is not None and at.has_list_prices
+        server = Server(LessonScope(self.model), counter, window, prompt_window, pays_list_prices=pays)
+        return Policies(self.settings, table).policy(Controls(strategy=self.suffix), {}, server)
 
     def source(self, *path: str) -> str:
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 from proxy.cli import OK, USAGE
 from proxy.commands.options import pipeline, positive, use_config, window
 from proxy.commands.progress import Progress
-from proxy.condensing.policy import RATIOS, Window
+from proxy.condensing.policy import RATIOS
 from proxy.errors import SettingsError
 from proxy.quoting import redacted
+from proxy.servers.windows import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline
 
@@ -110,18 +111,18 @@ def _recorded_model(conversations: Sequence[Conversation]) -> str:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.knowledge.profiles import LessonScope
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
     from proxy.replaying.play import Player, Playing, open_replay_proxy
     from proxy.replaying.report import ReplayResults
+    from proxy.servers import LessonScope
     from proxy.tokens.counter import Tokenizers
 
     settings, roles, pipelines = _settings(arguments), _asked(arguments), arguments.strategy
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
-        own = built.services.policies.window(None, LessonScope(arguments.model))
+        own = built.services.servers.window(LessonScope(arguments.model))
         assumed = arguments.window or (WINDOW if own.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = Progress(len(pipelines) * len(conversations))

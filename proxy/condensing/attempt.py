@@ -17,15 +17,16 @@ from proxy.condensing.account import Timing
 from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
 from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable
-from proxy.knowledge.anchor import Anchor
-from proxy.knowledge.profiles import Restriction
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body, ClientRequest
 from proxy.searching import HiddenRounds, ToolState, offer_members
+from proxy.servers.counting import Anchor
+from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.requests import RequestRecord, amounts, in_millionths
 from proxy.sessions.session import MAX_MODEL_NAME, Branch, Session, size_after
+from proxy.settings.profile import Restriction
 from strategies.core.view import View
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Turn:
     asked: ClientRequest
     timing: Timing
     sent: Attempt  # what is sent, or was sent last
-    error: bytes = b""  # the error that the answer to that began with, as far as one was looked for
+    refusal: Refusal = NO_REFUSAL  # what the answer to that refused, as far as one was looked for
     reply: ReplyFacts = NO_REPLY
     record: RequestRecord | None = None
     """What stays of the request, made once: the journal, the log, the metrics, the sums and the spans read it."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from operator import attrgetter
 
-from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Policies, Server, own_threshold
+from proxy.condensing.policy import Policies, own_threshold
 from proxy.condensing.turn import RequestContext, fits_whole, fold_view
-from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import ClientRequest
+from proxy.servers.counting import CountedPrompt
+from proxy.servers.known import Server, Servers
 from proxy.sessions.session import has_node
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
@@ -38,7 +38,7 @@ class Completer:
 
     policies: Policies
     measurer: Measurer
-    knowledge: Knowledge
+    servers: Servers
     add_memory: Callable[[RequestContext], RequestContext]
 
     async def measure(self, asked: ClientRequest, server: Server) -> Measured:
@@ -46,9 +46,9 @@ class Completer:
 
         The length bounds the tokens of what the client sent; those that the server adds by itself come on top.
         """
-        body, controls, basis = asked.body, asked.controls, server.basis
-        if not (controls.dry_run or controls.force or own_threshold(asked, basis) is not None):
-            lowest = self.policies.lowest_mark(asked.model, basis.window, body.envelope.reply_limit)
+        body, controls = asked.body, asked.controls
+        if not (controls.dry_run or controls.force or own_threshold(asked, server.profile) is not None):
+            lowest = self.policies.lowest_mark(asked.model, server.window, body.envelope.reply_limit)
             is_short = len(body.elements) <= MAX_ESTIMATED
             if lowest is not None and is_short and fits_by_length(body, lowest - server.hidden):
                 return await self.measurer.estimate(body)
@@ -75,7 +75,7 @@ class Completer:
     def _spared(self, context: RequestContext) -> RequestContext:
         """The context for sending the request as it came, if its session is spared rewriting and it fits."""
         session = context.recognised.session
-        upstream, now = context.request.upstream.base_url, self.knowledge.clock()
+        upstream, now = context.request.upstream.base_url, self.servers.clock()
         is_spared = session is not None and session.rewriting.spares(upstream, now)
         return context.spared() if is_spared and context.policy.rewrites and fits_whole(context) else context
 
@@ -94,7 +94,7 @@ class Completer:
         """The context with what is known about the upstream's own count, and its budget scaled by that."""
         branch, prompt = context.branch, _counted_prompt(context)
         anchor = branch.anchor if branch else None
-        calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
+        calibrated = self.servers.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         budget = context.policy.budget and context.policy.budget.scaled(calibrated.scale)
         return context._replace(prompt=prompt, calibrated=calibrated, own_budget=budget)
 

@@ -16,9 +16,9 @@ from operator import attrgetter
 
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.turn import Decision, RequestContext
-from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from proxy.searching import HiddenRounds, Offer, ToolState, offer
+from proxy.servers import LessonScope
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from strategies.core.condensation import replay

@@ -4,15 +4,13 @@ A value comes from the request, else from its session (`Controls.over`), else fr
 else from the tables there (`Settings.own`). `_ModelFacts` has the values of the settings; those of a request and its
 session replace them in `_policy`.
 
-The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
-A refusal that stated a smaller window replaces the last two. A size that the session's upstream has refused bounds the
-budget, whatever the window. So do `marks.most` and a price step, also where the window is unknown; without them nothing
-is condensed there.
+A size that the session's upstream has refused bounds the budget, whatever the window. So do `marks.most` and a price
+step, also where the window is unknown; without them nothing is condensed there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -20,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proxy.controls import MEMORY, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
-from proxy.knowledge.learned_windows import SOURCE, LearnedWindow, SizeRefused
-from proxy.knowledge.profiles import ANY, LessonScope, Profile, WindowLookup
 from proxy.reasons import Reason
 from proxy.runtime.lru import Lru
+from proxy.servers.known import Server
+from proxy.servers.windows import SOURCE, UNKNOWN, Window
 from proxy.settings import Settings
+from proxy.settings.profile import ANY, Profile
 from proxy.settings.tables import BUNDLED_CURRENCY, JudgeRole, Mode, ModelRole, SummarizerRole
-from proxy.tokens.counter import Counter
-from proxy.tokens.models import ModelTable, asks_for_long, no_stated_window
+from proxy.tokens.models import ModelTable
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, UNLIMITED, Budget, Marks
 from strategies.core.economics import Prices, is_cheaper_continued
@@ -45,37 +43,6 @@ _MAX_CACHED = 256
 OFF = Pipeline(("off",))
 RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
 """The ratios that most vendors' prices have, for a model whose prices are not known."""
-UNKNOWN = "unknown"
-REQUEST = "request"
-SETTINGS = "settings"
-TABLE_SOURCE = "bundled table"
-
-
-class Window(NamedTuple):
-    """A window, and where it comes from."""
-
-    tokens: int | None  # the context length in tokens; None if it is unknown
-    source: str  # where it comes from, in words
-    max_input: int | None = None  # the limit in tokens for the prompt alone, if there is one
-
-    @property
-    def is_set(self) -> bool:
-        """Whether the request or the settings give the window, so the server need not be asked."""
-        return self.source == REQUEST or self.source.startswith(SETTINGS)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it was set, or stated by the server itself or told in a refusal: enough to refuse a request."""
-        return self.is_set or self.source.startswith("stated")
-
-    def lowered(self, stated: int) -> Window:
-        """This window, or the one that a refusal states if that is smaller."""
-        if self.tokens is not None and self.tokens <= stated:
-            return self
-        return Window(stated, SOURCE, self.max_input)
-
-    def __str__(self) -> str:
-        return UNKNOWN if self.tokens is None else str(self.tokens)
 
 
 class Policy(NamedTuple):
@@ -86,9 +53,11 @@ class Policy(NamedTuple):
     ladder: Sequence[Strategy] = ()
     """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
     window: Window = Window(None, UNKNOWN)
-    budget: Budget | None = None  # in tokens of the upstream; None if neither the window nor a size refused is known
+    budget: Budget | None = None  # in tokens of the upstream; None if nothing bounds it
     size_refused: int | None = None
     """The size that the session's upstream has refused, in its tokens, if it bounds the budget."""
+    prompt_window: int | None = None  # the window of the summarizer's own model
+    pays_list_prices: bool = False  # whether each token costs what the model's vendor says
     summarizer: SummarizerRole = SummarizerRole()
     judge: JudgeRole = JudgeRole()
     session_settings: Mapping[str, Any] = MappingProxyType({})  # the settings that are stored with the session
@@ -174,19 +143,14 @@ class Policy(NamedTuple):
 
 
 class _ModelFacts(NamedTuple):
-    """What the settings and the bundled table say of one model."""
+    """What the settings and the bundled table say of one model, without its window."""
 
     policy: Policy  # the policy of a request without controls, without what depends on its window
     marks: Marks
     reserve: int | None
-    window: Window | None  # the window that the settings give
-    listed: Window  # the window in the bundled table, for a model whose window is neither set nor stated
     most: int  # `marks.most`
     step: int | None  # the price step
     step_is_set: bool  # whether the settings give it, so that it holds at every upstream
-    long: Window  # the one for a request that asks for a million tokens; the same if the model has no such window
-    max_input: int | None
-    is_long: bool  # whether the model's name asks for a million tokens
 
     def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
         """The budget for a window, of which a `size` refused bounds the usable part; None if nothing bounds it."""
@@ -199,50 +163,17 @@ class _ModelFacts(NamedTuple):
         return budget if size is None else budget.bounded(size)
 
 
-class Basis(NamedTuple):
-    """What is known of an upstream before a request: the changing part of what a policy is made from."""
-
-    window: Window
-    prompt_window: int | None
-    profile: Profile
-    size_refused: int | None = None  # the size that the session's upstream has refused
-    pays_table_prices: bool = False  # whether the request costs what the bundled table says
-
-
-class Server(NamedTuple):
-    """What is known of the server and the model that a request asks, before it is read."""
-
-    counter: Counter
-    basis: Basis
-    hidden: int  # the tokens that the server adds to a prompt by itself
-    size_refused: SizeRefused | None = None  # the size that bounds the session of the request
-
-
-def own_threshold(asked: ClientRequest, basis: Basis) -> int | None:
+def own_threshold(asked: ClientRequest, profile: Profile) -> int | None:
     """The tokens at which the client wants its history compacted, if its server is known not to do that."""
     body = asked.body
-    return None if basis.profile.context_management else body.endpoint.compact_threshold(body.values)
+    return None if profile.context_management else body.endpoint.compact_threshold(body.values)
 
 
 class Policies:
-    """Makes policies; one per app.
+    """Makes policies; one per app."""
 
-    `discovered` gives the window that the server states for a model, `learned` the one that a refusal has stated,
-    `profile` the form of requests that the model's server accepts.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        table: ModelTable,
-        discovered: WindowLookup = no_stated_window,
-        learned: Callable[[LessonScope], LearnedWindow | None] = lambda _: None,
-        profile: Callable[[LessonScope], Profile] = lambda _: ANY,
-    ) -> None:
-        self._profile = profile
+    def __init__(self, settings: Settings, table: ModelTable) -> None:
         self._table = table
-        self._discovered = discovered
-        self._learned = learned
         self.renew(settings)
 
     def renew(self, settings: Settings) -> None:
@@ -253,50 +184,36 @@ class Policies:
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
-    def basis(
-        self, requested: int | None, scope: LessonScope, *, is_long: bool = False, pays: Callable[[], bool] = bool
-    ) -> Basis:
-        """What is known before a request that asks for this window, for a million tokens (`is_long`), or for none.
-
-        `pays` says whether it costs what the bundled table says.
-        """
-        facts = self._facts(scope.model)
-        prompt_window = self._prompt_window(facts.policy.summarizer, scope)
-        window, is_priced = self.window(requested, scope, is_long=is_long), facts.step is not None and pays()
-        return Basis(window, prompt_window, self._profile(scope), pays_table_prices=is_priced)
-
-    def for_request(self, asked: ClientRequest, session: Session | None, basis: Basis) -> Policy:
+    def for_request(self, asked: ClientRequest, session: Session | None, server: Server) -> Policy:
         """The policy for a request of a session; raises `BadRequest` if an option does not fit its pipeline."""
         settings, endpoint = session.settings if session else {}, asked.body.endpoint
-        policy = self.policy(asked.controls, settings, asked.lesson_scope, asked.body.envelope.reply_limit, basis)
+        policy = self.policy(asked.controls, settings, server, asked.body.envelope.reply_limit)
         if any(policy.memory) and endpoint.is_subagent(asked.headers):
             policy = policy._replace(memory=MEMORY["off"])
-        threshold = own_threshold(asked, basis)
+        threshold = own_threshold(asked, server.profile)
         return policy.triggered_at(threshold) if threshold is not None and policy.rewrites else policy
 
     def policy(
         self,
         controls: Controls,
         session: Mapping[str, Any],
-        scope: LessonScope,
+        server: Server,
         reply_limit: int | None = None,
-        basis: Basis | None = None,
     ) -> Policy:
         """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
 
         Requests that ask for the same, under the same windows, share one policy.
         """
-        basis = basis or self.basis(controls.window, scope)
+        model, size = server.scope.model, server.size_refused.tokens if server.size_refused is not None else None
+        known = server.window, server.prompt_window, server.profile, size, server.pays_list_prices
         # The session's settings may hold any JSON value; as text they can be part of a key.
-        key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
-        return self._policies.use(key) or self._policies.put(
-            key, self._policy(controls, session, scope.model, reply_limit, basis)
-        )
+        key = (model, known, reply_limit, controls.treatment, repr(session))
+        return self._policies.use(key) or self._policies.put(key, self._policy(controls, session, server, reply_limit))
 
     def _policy(
-        self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Basis
+        self, controls: Controls, session: Mapping[str, Any], server: Server, reply_limit: int | None
     ) -> Policy:
-        own, asked = self._facts(model).policy, controls.over(session)
+        own, asked = self._facts(server.scope.model).policy, controls.over(session)
         pipeline = asked.strategy or own.pipeline
         strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
         memory = self._settings.memory
@@ -306,16 +223,16 @@ class Policies:
         injection, economy = _injection(strategies), asked.economy or own.economy
         judges = [stage for stage in strategies if isinstance(stage, Judging)]
         acts_otherwise = bool(judges) or any(isinstance(stage, Triggering) for stage in strategies) or economy == "auto"
-        return own._replace(
+        policy = own._replace(
             pipeline=pipeline,
             stages=strategies,
             judging=next(iter(judges), None),
-            acts_by_size=not (pipeline.is_off or acts_otherwise or basis.profile.form),
+            acts_by_size=not (pipeline.is_off or acts_otherwise or server.profile.form),
             ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
-            window=basis.window,
-            budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
-            size_refused=basis.size_refused,
-            below=_below(basis.window, basis.size_refused),
+            window=server.window,
+            prompt_window=server.prompt_window,
+            pays_list_prices=server.pays_list_prices,
+            size_refused=server.size_refused.tokens if server.size_refused else None,
             ledger=ledger,
             session_settings=controls.kept(session, pipeline),
             memory=self._memory(asked, pipeline, injection.unasked),
@@ -325,8 +242,9 @@ class Policies:
             economy=economy,
             strict=own.strict if asked.strict is None else asked.strict == "true",
             scope=(asked.memory_scope or "") if memory.scopes else "",
-            profile=basis.profile,
+            profile=server.profile,
         )
+        return self._with_budget(policy, server.scope.model, reply_limit)
 
     def is_off(self, controls: Controls, model: str) -> bool:
         """Whether a request is `off`, unless its session has another strategy."""
@@ -342,13 +260,6 @@ class Policies:
         default = MEMORY["off" if unasked is False else self._settings.memory.default]
         return asked.memory or default._replace(inject=default.inject or bool(unasked))
 
-    def _prompt_window(self, summarizer: SummarizerRole, scope: LessonScope) -> int | None:
-        """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
-        if summarizer.window is not None or summarizer.model is None:
-            return summarizer.window
-        place = scope.upstream if summarizer.base_url is None else summarizer.base_url
-        return self.window(None, scope._replace(model=summarizer.model, upstream=place)).tokens
-
     def _stages(
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
     ) -> tuple[list[Strategy], LedgerCaps]:
@@ -363,53 +274,33 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
-    def refused(
-        self, policy: Policy, window: Window, size: int | None, scope: LessonScope, reply_limit: int | None
-    ) -> Policy:
-        """The policy after a refusal of its request, with the window and the size refused that hold now."""
-        pays = policy.budget is not None and policy.budget.step_at is not None
-        basis = Basis(window, self._prompt_window(policy.summarizer, scope), policy.profile, size, pays)
-        budget = self._budget_for(policy.stages, policy.ledger, basis, scope.model, reply_limit)
-        return policy._replace(window=window, budget=budget, size_refused=size, below=_below(window, size))
+    def prices(self, model: str) -> Prices | None:
+        """The prices of a model, None if they are not known."""
+        return self._facts(model).policy.prices
 
     def usable(self, window: int, model: str, reply_limit: int | None) -> int:
         """How much of a window a prompt may use."""
         budget = self._facts(model).budget(Window(window, SOURCE), reply_limit)
         return budget.usable if budget else 0
 
-    def _budget_for(
-        self, pipeline: Sequence[Strategy], ledger: LedgerCaps, basis: Basis, model: str, reply_limit: int | None
-    ) -> Budget | None:
-        """The budget for a window with these stages' own marks, and with the window of their summarizer."""
-        facts = self._facts(model)
-        budget = facts.budget(basis.window, reply_limit, basis.size_refused)
-        if budget is None:
-            return None
-        step = facts.step if facts.step_is_set or basis.pays_table_prices else None
-        bounded = with_stage_marks(budget, pipeline).at_most(facts.most, step)
-        return replace(bounded, prompt_window=basis.prompt_window, ledger=ledger)
+    def refused(self, policy: Policy, window: Window, size: int | None, model: str, reply_limit: int | None) -> Policy:
+        """The policy after a refusal of its request, with the window and the size refused that hold now."""
+        return self._with_budget(policy._replace(window=window, size_refused=size), model, reply_limit)
 
-    def window(self, requested: int | None, scope: LessonScope, *, is_long: bool = False) -> Window:
-        """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""
-        facts = self._facts(scope.model)
-        is_set = Window(requested, REQUEST) if requested is not None else facts.window
-        if is_set is not None:
-            return is_set
-        stated, learned = self._discovered(scope), self._learned(scope)
-        limit = facts.max_input or (stated.max_input if stated else None)
-        known = Window(stated.window, stated.source, limit) if stated else facts.listed
-        if stated and stated.is_ceiling and (facts.listed.tokens or stated.window) < stated.window:
-            known = facts.listed
-        # A server states the window that a request has which does not ask for more.
-        if known.tokens == facts.listed.tokens and (is_long or facts.is_long):
-            known = facts.long
-        return known if learned is None else known.lowered(learned.tokens)
+    def _with_budget(self, policy: Policy, model: str, reply_limit: int | None) -> Policy:
+        """The policy with the budget for its window, its stages' own marks, and the window of its summarizer."""
+        facts = self._facts(model)
+        budget, step = facts.budget(policy.window, reply_limit, policy.size_refused), None
+        if facts.step_is_set or policy.pays_list_prices:
+            step = facts.step
+        if budget is not None:
+            budget = with_stage_marks(budget, policy.stages).at_most(facts.most, step)
+            budget = replace(budget, prompt_window=policy.prompt_window, ledger=policy.ledger)
+        is_unknown = policy.window.tokens is None and policy.size_refused is None
+        return policy._replace(budget=budget, below=Reason.WINDOW_UNKNOWN if is_unknown else Reason.BELOW_MARKS)
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
-        limit, tokens = entry.max_input if entry else None, own("window")
-        source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
-        found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
         published = self._table.prices(model) if self._settings.currency == BUNDLED_CURRENCY else None
         policy = Policy(
@@ -421,20 +312,10 @@ class Policies:
             economy=own("economy"),
             strict=own("strict"),
         )
-        listed = Window(found.window, TABLE_SOURCE, limit or found.max_input) if found else Window(None, UNKNOWN)
         step = policy.prices.step if policy.prices else None
+        marks = own("marks")
         return _ModelFacts(
-            policy,
-            marks=own("marks").to_marks(),
-            most=own("marks").most,
-            step=step and step.above,
-            step_is_set=prices is not None,
-            reserve=own("reserve"),
-            window=Window(tokens, source, limit) if tokens else None,
-            listed=listed,
-            long=listed._replace(tokens=found.long) if found and found.long else listed,
-            max_input=limit,
-            is_long=asks_for_long(model),
+            policy, marks.to_marks(), own("reserve"), marks.most, step and step.above, step_is_set=prices is not None
         )
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
@@ -448,10 +329,6 @@ class Policies:
         below_step = UNLIMITED if facts.step is None else facts.step // 2
         lowest = min(budget.prepare, budget.target, int(budget.usable * MIN_TRIGGER))
         return min(lowest, budget.fits - budget.least_headroom, below_step)
-
-
-def _below(window: Window, size_refused: int | None) -> Reason:
-    return Reason.WINDOW_UNKNOWN if window.tokens is None and size_refused is None else Reason.BELOW_MARKS
 
 
 def _injection(strategies: Sequence[Strategy]) -> Injection:

@@ -15,14 +15,20 @@ from http import HTTPStatus
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step, ends_size
 from proxy.condensing.ladder import LADDER
-from proxy.condensing.ladder.full_cache import note_full
-from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught
+from proxy.condensing.ladder.full_cache import note_full, take_room
+from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, window_after
 from proxy.condensing.ladder.rung import Next, Parts
+from proxy.condensing.turn import RequestContext
+from proxy.endpoints.replies import Usage
 from proxy.errors import ProxyError
-from proxy.overflow import MIN_WINDOW, Refusal, RefusedPart
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching import Following, HiddenRounds, SendBody
+from proxy.servers.counting import Anchor
+from proxy.servers.known import Server
+from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
+from proxy.servers.windows import SizeRefused
+from proxy.sessions.recognition import Recognised
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import UNLIMITED
 from strategies.dialects.pictures import has_pictures
@@ -63,10 +69,8 @@ class Refusals:
         return found
 
     async def room_for(self, attempt: Attempt) -> None:
-        """Returns when an attempt fits into the cache that requests share; one that is repeated has it alone."""
-        if self.parts.knowledge.shared_pools:
-            alone = Step.REPEATED in attempt.tried
-            await self.parts.knowledge.take_room(attempt.decision, self.parts.policies.usable, alone=alone)
+        if self.parts.servers.pools:
+            await take_room(self.parts, attempt)
 
     async def keep(self, attempt: Attempt) -> None:
         """Keeps the size that was refused, although the request failed."""
@@ -74,21 +78,37 @@ class Refusals:
         if size is None:
             return
         if context.recognised.session is None:
-            self.parts.knowledge.keep_size(context, size)
+            self._keep_unstored(context, size)
         elif context.may_store:
             await self.parts.attempts.keeper.amend(
                 context.recognised, lambda session: session._replace(size_refused=size), creates=False
             )
 
+    def in_session(self, server: Server, place: Recognised) -> Server:
+        """The server under the size that it has refused in the request's session, as long as that holds."""
+        session, servers = place.session, self.parts.servers
+        size = session.size_refused if session else servers.learned.sizes.get((server.scope, place.shown_id))
+        if size is None or (size.model, size.upstream) != (server.scope.model, server.scope.upstream):
+            return server
+        return server._replace(size_refused=size) if size.until > servers.clock() else server
+
+    def _keep_unstored(self, context: RequestContext, size: SizeRefused | None) -> None:
+        """Keeps the size refused of a session that is not stored, in this process."""
+        key = context.request.lesson_scope, context.recognised.shown_id
+        if size is None:
+            self.parts.servers.learned.sizes.forget(key)
+        elif not context.request.controls.no_store:
+            self.parts.servers.learned.sizes.put(key, size)
+
     async def conclude(self, sent: Attempt, answer: OpenedReply) -> None:
         """Reports and keeps how it ended, after the last attempt was answered."""
-        refusal = answer.refusal
+        size = answer.refusal.length if answer.refusal.sizes else None
         if Step.SMALLER in sent.tried:
             is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
             self.report("retried" if is_accepted else "refused-again")
-        elif refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
+        elif size is not None and size.unit is Unit.PROMPT:
             self.report("passed")
-        if refusal is not None:
+        if size is not None:
             await self.keep(sent)
         elif answer.is_accepted and (sent.restrictions or sent.tried):
             self.learn(sent)
@@ -97,7 +117,7 @@ class Refusals:
         """Learns what the refusals before an accepted attempt have named."""
         scope = accepted.decision.context.request.lesson_scope
         if accepted.restrictions:
-            self.parts.knowledge.profiles.learn(scope, accepted.restrictions)
+            self.parts.servers.profiles.learn(scope, accepted.restrictions)
         if Step.WITHOUT_TOOL in accepted.tried:
             self.parts.attempts.searcher.note_refusal(scope)
 
@@ -105,38 +125,46 @@ class Refusals:
         """What gets the replies after the searches of an attempt."""
         context = attempt.decision.context
 
-        def aim(refusal: Refusal, tokens: int) -> int | None:
+        def aim(size: Size, tokens: int) -> int | None:
             """Learns from the refusal of a request after a search; gives the tokens that the next one may have."""
-            self.parts.knowledge.window_after(refusal, attempt.decision)
-            if refusal.window is None:
+            window_after(self.parts, size, attempt.decision)
+            if size.limit is None:
                 return None
-            reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
+            reply_tokens = size.reply or context.request.body.envelope.reply_limit or 0
             sent = RefusedRequest(tokens, context.calibrated.scale.upstream(tokens), reply_tokens)
-            return int(most_tokens(refusal, sent, refusal.window, refusal.window))
+            return int(most_tokens(size, sent, size.limit, size.limit))
 
         return Following(rounds, send, aim)
 
-    def note_accepted(self, attempt: Attempt) -> None:
-        """Notes that a view was accepted, which ends a size refused that is smaller."""
-        decision, size = attempt.decision, attempt.decision.context.size_refused
-        if size is None:
-            return
-        is_ended = ends_size(decision)
-        if is_ended:
-            text = "prompts of session %s are no longer limited to %d tokens: the upstream accepted %d"
-            _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
-        if not attempt.stores:
-            self.parts.knowledge.keep_size(attempt.decision.context, None if is_ended else size)
+    def note_accepted(self, attempt: Attempt, usage: Usage | None) -> Anchor | None:
+        """Learns that a view was accepted, which ends a size refused that is smaller, and how the server counted it.
+
+        Returns the anchor for the next request of its branch.
+        """
+        decision, context, size = attempt.decision, attempt.decision.context, attempt.decision.context.size_refused
+        if size is not None:
+            is_ended = ends_size(decision)
+            if is_ended:
+                text = "prompts of session %s are no longer limited to %d tokens: the upstream accepted %d"
+                _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
+            if not attempt.stores:
+                self._keep_unstored(context, None if is_ended else size)
+        if usage is None:
+            return None
+        applied = decision.applied.id if decision.applied else ""
+        counted = context.prompt, context.calibrated, decision.view, applied, usage.prompt
+        return self.parts.servers.learn_usage(*counted, shares=not context.request.controls.no_store)
 
     def after_late(self, attempt: Attempt, refusal: Refusal) -> Attempt:
         """The attempt with what a refusal has taught that came after content."""
         decision, refusal = attempt.decision, refusal.without_quoted(attempt.decision.body)
         self.report("passed")
-        if note_full(self.parts.knowledge, refusal, decision) is not False:
+        size = refusal.size(Unit.PROMPT)
+        if size is None or note_full(self.parts.servers, refusal, decision) is not False:
             return attempt
-        attempt, _ = taught(self.parts, attempt, refusal)
+        attempt, _ = taught(self.parts, attempt, size, is_silent=False)
         if not attempt.stores:
-            self.parts.knowledge.keep_size(attempt.decision.context, attempt.decision.context.size_refused)
+            self._keep_unstored(attempt.decision.context, attempt.decision.context.size_refused)
         return attempt
 
 
@@ -157,9 +185,8 @@ async def looked_at(sent: Attempt, reply: UpstreamReply) -> OpenedReply:
             return OpenedReply(reply)
     holds, briefly = may_be_refused(sent), is_perhaps_refused(sent)
     answer = await open_reply(endpoint, reply, holds=holds or briefly, briefly=not holds)
-    if answer.refusal is not None:
-        answer = answer._replace(refusal=answer.refusal.without_quoted(decision.body))
-    return answer
+    refusal = answer.refusal
+    return answer._replace(refusal=refusal.without_quoted(decision.body)) if refusal.sizes else answer
 
 
 def log_original(sent: Attempt, refused: OpenedReply, answer: OpenedReply) -> None:

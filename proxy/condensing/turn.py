@@ -14,22 +14,23 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Caller
-from proxy.condensing.policy import UNKNOWN, Basis, Policy, Server, Window
+from proxy.condensing.policy import Policy
 from proxy.controls import MEMORY
 from proxy.endpoints import compaction
 from proxy.endpoints.endpoint import Compacting
 from proxy.errors import HistoryUnavailable
-from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
-from proxy.knowledge.learned_windows import SizeRefused
-from proxy.knowledge.profiles import ANY, Profile
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Precision
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
+from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
+from proxy.servers.known import Server
+from proxy.servers.windows import UNKNOWN, SizeRefused
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.sessions.session import MAIN, OWN_HEADER, Branch, PicturesOut, printable_id
 from proxy.sessions.supply import Append
+from proxy.settings.profile import Profile
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey
 from proxy.tokens.counter import Counter
@@ -558,7 +559,7 @@ def last_resort(request: ClientRequest) -> Decision:
     key, shown = StoreKey(request.tenant, ""), printable_id(session) if session else UNKNOWN
     recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
     nothing = Measured.of(Transcript(()), 0, Precision.ESTIMATE)
-    server = Server(endpoint.counter(UNKNOWN, len, media_prices("")), Basis(Window(None, UNKNOWN), None, ANY), 0)
+    server = Server(request.lesson_scope, endpoint.counter(UNKNOWN, len, media_prices("")))
     context = context_of(request, recognised, Policy(), server, nothing, nothing, has_tools=False)
     return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))
 

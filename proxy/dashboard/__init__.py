@@ -29,11 +29,12 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from proxy.controls import Controls
 from proxy.dashboard import overview, session
+from proxy.endpoints.chat import ChatCounter
 from proxy.errors import BadRequest
-from proxy.knowledge.profiles import LessonScope
 from proxy.log import LINE
 from proxy.request.operators import UNKNOWN, Operator
 from proxy.routes import check_role, read_body, readiness
+from proxy.servers import LessonScope
 from proxy.services import Services
 from proxy.serving.layer import Guard
 from proxy.sessions.admin import ShownSession
@@ -339,8 +340,8 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
     asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - session.PAGE, 0)
     start = newest if asked is None else min(asked, len(messages))
     window = next((record.window for record in reversed(branch.requests) if record.window), None)
-    budget = services.policies.policy(Controls(window=window), {}, LessonScope("")).budget
-    limits = session.limits(branch, window, budget)
+    server = services.servers.at_hand(LessonScope(""), services.tokenizers.for_model("", ChatCounter), window)
+    limits = session.limits(branch, window, services.policies.policy(Controls(window=window), {}, server).budget)
     total = shown.document["totals"]
     return {
         "session": shown.document,

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import Headers
+from proxy.servers import refusals
+from proxy.servers.refusals import Subject
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Compacted, Failure
 from strategies.core.messages import dump
@@ -40,16 +42,7 @@ BETA_HEADER, BETA = b"anthropic-beta", b"compact-2026-09-04"
 COMPACTION = "compaction"
 MOST, LEAST = 16_384, 1_024
 """The bounds of the room for a summary and the thinking before it, in tokens; too little gives an empty answer."""
-_MOST_READ = 4_096  # bytes of a refusal
 _ABSENT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-_UNKNOWN_FORM = re.compile(
-    r"compaction(?:_trigger)?\W[^.]{0,80}(?:not permitted|not supported|unknown|unrecogni[sz]ed|unsupported)"
-    r"|(?:invalid value|unknown|unsupported|unrecogni[sz]ed|unexpected)[^.]{0,80}compaction",
-    re.IGNORECASE,
-)
-_CODE = re.compile(r"\bcompaction_(?!trigger)[a-z_]+")
-"""The vendor's own codes, which only a server has that knows the form."""
 _FAMILY = re.compile(r"[a-z]+")
 MEMBERS: Mapping[str, Sequence[str]] = {
     SUMMARIZE: ("system", "tools", "thinking", "metadata", "service_tier", "mcp_servers"),
@@ -110,9 +103,7 @@ def read(form: str, status: int, body: bytes) -> Compacted | Failure:
     if form == ENDPOINT and status in _ABSENT:
         return MISSING  # the other forms are at the request's own path, which has just answered
     if status >= HTTPStatus.BAD_REQUEST:
-        text = body[:_MOST_READ].decode("utf-8", "replace")
-        is_unknown = status in _REFUSED and _UNKNOWN_FORM.search(text) and not _CODE.search(text)
-        if is_unknown:
+        if Subject.COMPACTION in refusals.read(status, body).subjects:
             return MISSING
         return Failure("rate-limited" if status == HTTPStatus.TOO_MANY_REQUESTS else "http-error")
     document = json_or_none(body)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from proxy.endpoints.replies import Items, Json, usage_in
 from proxy.http.sse import EventEditor, Events, data_of
-from proxy.overflow import is_error_body
+from proxy.servers.error_bodies import is_error_body
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.http.sse import EventReader
-from proxy.overflow import read_body
+from proxy.servers.error_bodies import read_body
 from proxy.values import count_at, json_or_none
 
 ENDING_LENGTH = 64  # characters

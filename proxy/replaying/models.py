@@ -15,10 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from proxy import controls
 from proxy.asking import Caller, Roles
+from proxy.condensing.policy import RATIOS
 from proxy.endpoints import compaction
-from proxy.knowledge.profiles import LessonScope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices
@@ -130,7 +129,7 @@ class RealModels(ScriptedSummarizer):
 
 def prices_of(services: Services, model: str) -> Prices:
     """What a million tokens of a model cost: by the settings, as published, or by usual ratios."""
-    return services.policies.policy(controls.Controls(), {}, LessonScope(model)).costs
+    return services.policies.prices(model) or RATIOS
 
 
 def _written(result: Answer | Votes | Compacted, counter: Counter) -> int:

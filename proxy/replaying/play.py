@@ -13,9 +13,9 @@ from time import perf_counter
 
 from proxy import controls
 from proxy.condensing.policy import Policy
+from proxy.endpoints.chat import ChatCounter
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
-from proxy.knowledge.profiles import LessonScope
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
@@ -29,6 +29,7 @@ from proxy.request import wire
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import DEFAULT_BOUNDS
 from proxy.request.wire import ClientRequest
+from proxy.servers import LessonScope
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
@@ -117,7 +118,9 @@ class Player:
 
     def policy(self, reply_limit: int | None = None) -> Policy:
         chosen = controls.Controls(window=self.window)
-        return self.services.policies.policy(chosen, {}, LessonScope(self.model), reply_limit)
+        counter = self.services.tokenizers.for_model(self.model, ChatCounter)
+        server = self.services.servers.at_hand(LessonScope(self.model), counter, self.window)
+        return self.services.policies.policy(chosen, {}, server, reply_limit)
 
     def budget(self, reply_limit: int | None = None) -> Budget:
         budget = self.policy(reply_limit).budget

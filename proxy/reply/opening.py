@@ -23,7 +23,7 @@ from proxy.endpoints.replies import ran_out_empty
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import decoded
 from proxy.http.headers import encoding_of, is_event_stream
-from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
+from proxy.servers.refusals import NO_REFUSAL, Refusal, Size, Unit, read
 from proxy.upstream import UpstreamReply
 from proxy.upstream.forwarding import ForwardedReply
 from proxy.values import json_or_none
@@ -138,13 +138,12 @@ class OpenedReply(NamedTuple):
     """A reply, and what was found at its beginning."""
 
     reply: UpstreamReply  # the reply, of which `chunks` still gives every byte
-    refusal: Refusal | None = None  # what it tells about the prompt's length, if it refuses the prompt for that
-    error: bytes = b""  # the inspected body or event if it is an error, whatever the status; else empty
+    refusal: Refusal = NO_REFUSAL  # what it says, if it is an error, whatever the status
 
     @property
     def is_accepted(self) -> bool:
         """Whether nothing at its beginning refuses the request."""
-        return self.reply.status < HTTPStatus.BAD_REQUEST and self.refusal is None and not self.error
+        return self.reply.status < HTTPStatus.BAD_REQUEST and self.refusal is NO_REFUSAL
 
 
 async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool, briefly: bool = False) -> OpenedReply:
@@ -163,9 +162,9 @@ async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool, b
 
 def inspected(endpoint: Endpoint, reply: UpstreamReply, body: bytes) -> OpenedReply:
     """A reply with what its beginning, or all of it, refuses."""
-    if reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer):
-        return OpenedReply(reply, recognise(reply.status, body, answer=endpoint.answer), body)
-    return OpenedReply(reply, Refusal(RefusedPart.INPUT) if ran_out_empty(body) else None)
+    if ran_out_empty(body):
+        return OpenedReply(reply, Refusal(reply.status, (Size(Unit.PROMPT),)))
+    return OpenedReply(reply, read(reply.status, body, answer=endpoint.answer))
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:

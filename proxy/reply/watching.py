@@ -19,7 +19,7 @@ from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of
 from proxy.http.sse import EventEditor, EventReader, LineSplitter
-from proxy.overflow import Refusal, recognise
+from proxy.servers.refusals import NO_REFUSAL, Refusal, Unit, read
 from proxy.values import json_or_none
 
 MAX_HELD = 16 * 1024 * 1024
@@ -88,11 +88,11 @@ class WatchedReply:
         tail = b"".join(self._tail)
         return ending_in(tail, self._endpoint.text_places, is_complete=self._kept == self._size)
 
-    def refusal(self) -> Refusal | None:
-        """What an error at the end of a reply under a good status tells of the prompt's length; None if none does."""
+    def refusal(self) -> Refusal:
+        """The error at the end of a reply under a good status, if it refuses the prompt for its length."""
         ends = b"".join(self._tail)[-MAX_ERROR:].replace(b"\r\n", b"\n").split(b"\n\n")[-NEWEST:]
-        found = (recognise(OK, event, answer=self._endpoint.answer) for event in ends if b"error" in event)
-        return next((refusal for refusal in found if refusal is not None), None)
+        found = (read(OK, event, answer=self._endpoint.answer) for event in ends if b"error" in event)
+        return next((refusal for refusal in found if refusal.size(Unit.PROMPT)), NO_REFUSAL)
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""

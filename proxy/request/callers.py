@@ -31,10 +31,10 @@ from typing import NamedTuple
 
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers, is_success, lowered_names, values_once
-from proxy.knowledge.profiles import SHOWN
 from proxy.request.keys import Keys
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import SHOWN
 from proxy.settings import Settings
 from proxy.settings.tables import KeyEntry, network
 from proxy.store import path_beside, read_or_create

@@ -24,7 +24,6 @@ from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
-from proxy.knowledge.profiles import LessonScope
 from proxy.request.callers import ALWAYS, Ping, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache
 from proxy.request.scanning import (
@@ -38,6 +37,7 @@ from proxy.request.scanning import (
     scan_members,
     skip_space,
 )
+from proxy.servers import LessonScope
 from proxy.upstream.choice import Destination
 from strategies.core.messages import dump
 

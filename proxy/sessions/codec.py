@@ -17,9 +17,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.knowledge import anchor as anchors
-from proxy.knowledge.learned_windows import SizeRefused
 from proxy.runtime.lru import Lru
+from proxy.servers import counting
+from proxy.servers.windows import SizeRefused
 from proxy.sessions.session import (
     Branch,
     ClientCompaction,
@@ -133,7 +133,7 @@ def _branch(row: Sequence[Any]) -> Branch:
         "head": bytes.fromhex(known["head"]),
         "before": bytes.fromhex(known["before"]),
         "seen": tuple((count, at) for count, at in known["seen"]),
-        "anchor": anchors.from_row(known["anchor"]) if known["anchor"] else None,
+        "anchor": counting.from_row(known["anchor"]) if known["anchor"] else None,
         "last": bytes.fromhex(known["last"]),
         "bound": Bound(*known["bound"]),
         "openings": tuple(TurnStart(at, bytes.fromhex(node)) for at, node in known["openings"]),

@@ -29,8 +29,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import ending
-from proxy.knowledge.anchor import Anchor
-from proxy.knowledge.learned_windows import SizeRefused
+from proxy.servers.counting import Anchor
+from proxy.servers.windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
 from strategies.core.client_compaction import carries
 from strategies.core.condensation import Condensation

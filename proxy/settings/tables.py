@@ -30,8 +30,8 @@ from pydantic import (
 )
 
 from proxy.controls import MIN_WINDOW, pipeline_named
-from proxy.knowledge.profiles import ANY, Profile
 from proxy.quoting import not_this
+from proxy.settings.profile import ANY, Profile
 from strategies import TABLE
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices, PriceStep

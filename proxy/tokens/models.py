@@ -139,7 +139,3 @@ class StatedWindow(NamedTuple):
     max_input: int | None  # the limit in tokens for the input alone, if the server has one below the window
     source: str  # who states it, in words
     is_ceiling: bool = False  # whether it may be larger than what the server has loaded
-
-
-def no_stated_window(_scope: object) -> None:
-    """The window that a server states which is not asked."""

@@ -34,12 +34,12 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Items
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
-from proxy.overflow import RefusedPart
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, search
+from proxy.servers.refusals import NO_REFUSAL
 from proxy.serving.layer import error_response
 from proxy.serving.passing import pass_on_unread
 from proxy.serving.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
@@ -82,7 +82,7 @@ class CondensedEndpoint:
                 if answer is None:
                     await at_server(came, turn)
                     reply = await forward(came, turn)
-                    if turn.error and turn.sent.decision.context.compacting is not None:
+                    if turn.refusal.status and turn.sent.decision.context.compacting is not None:
                         answer = await answered_instead(came, turn, reply, decide)
                     answer = answer or await relay(came, turn, reply)
                 await came.answer(answer)
@@ -151,7 +151,12 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     # Who asks, and what is known of the server. All of it is in memory after the first request.
     who = services.recogniser.identify(controls.session, asked.headers, endpoint, values)
     patience, started = services.stored.patience(), perf_counter()
-    server = await services.knowledge.server(asked, patience)
+    counter = services.tokenizers.for_model(asked.model, endpoint.counter, asked.tenant)
+    waits = None if services.policies.is_off(controls, asked.model) else patience
+    of_model = asked.lesson_scope, counter, controls.window, waits
+    is_long, upstream = endpoint.asks_for_long(asked.headers), asked.upstream
+    pays = upstream.has_list_prices and upstream.charges(asked.headers, is_login=asked.trust.is_claimed)
+    server = await services.servers.known(*of_model, is_long=is_long, pays=pays)
     # The history that an append continues.
     await asked.trust.look_up(patience)
     asked, append = await services.supplier.appended(asked, who, patience) if controls.append else (asked, None)
@@ -172,8 +177,8 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
         is_whole, sent = whole is sent, sent.with_newest_turn(place.newest_turn)
         whole = sent if is_whole else whole.with_newest_turn(place.newest_turn)
     # What applies to it.
-    server = services.knowledge.in_session(server, asked, place)
-    policy = services.policies.for_request(asked, place.session, server.basis)
+    server = services.refusals.in_session(server, place)
+    policy = services.policies.for_request(asked, place.session, server)
     if policy.scope:
         place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
     if restored is not None and policy.rewrites:
@@ -224,7 +229,7 @@ async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
             log_original(turn.sent, refused[1], answer)
         if answer.is_accepted:
             break
-        turn.error = answer.error
+        turn.refusal = answer.refusal
         step = await refusals.after(turn.sent, answer, timing)
         turn.sent = step.refused
         if step.following is None:
@@ -294,10 +299,10 @@ def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
     """What a complete reply teaches of the upstream, of the session's size, and of what the request has cost."""
     sent, reply, refusals = turn.sent, turn.reply, services.refusals
     ending = watched.ending() if sent.stores and sent.decision.context.recognised.is_derived else ""
-    refusal = watched.refusal()
-    if refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
+    late = watched.refusal()
+    if late is not NO_REFUSAL:
         # Its client has got it, because content had left before it.
-        turn.sent = refusals.after_late(sent, refusal)
+        turn.sent = refusals.after_late(sent, late)
         turn.reply = reply._replace(ending=ending, is_late_refusal=True)
         return
     # The view did not have the results of searches: only the usage of the first round is that of the view.
@@ -306,9 +311,8 @@ def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
     # The last one has the replies of all rounds, but only its own prompt.
     spent = sum([each.prompt for each in (*earlier, last) if each]) + (last.completion if last else 0)
     turn.reply = reply._replace(ending=ending, spent=spent)
-    refusals.note_accepted(sent)
+    anchor = refusals.note_accepted(sent, usage)
     if usage is not None:
-        anchor = services.knowledge.learn_from_usage(sent.decision, usage)
         turn.reply = turn.reply._replace(usage=usage, anchor=anchor)
 
 

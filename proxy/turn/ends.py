@@ -31,13 +31,14 @@ from proxy.endpoints.own_compactions import (
 from proxy.endpoints.replies import Items, Json, JsonCapture
 from proxy.errors import CredentialUnproven
 from proxy.http.headers import encode_headers, is_success
-from proxy.knowledge.profiles import NO_ENDPOINT, NO_TRIGGER, lacks_compact_endpoint, refuses_trigger
 from proxy.reply.opening import open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
+from proxy.servers.refusals import Subject
 from proxy.serving.reading import AdmittedRequest
 from proxy.serving.relay import Relay
 from proxy.sessions.keeping import Keeper
+from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
 from proxy.turn.sending import headers_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
@@ -67,14 +68,14 @@ async def answered_here(came: AdmittedRequest, turn: Turn, decide: Decide) -> Re
 
 async def answered_instead(came: AdmittedRequest, turn: Turn, reply: UpstreamReply, decide: Decide) -> Response | None:
     """The answer in place of the upstream's, if it has refused to compact; None if the client gets the upstream's."""
-    if not (turn.error and _is_trigger(turn) and refuses_trigger(reply.status, turn.error)):
+    if not (_is_trigger(turn) and Subject.TRIGGER in turn.refusal.subjects):
         return None
     if not turn.sent.decision.context.policy.profile.compaction_trigger:
         return None  # there was none of ours either
     answer = await _own_compaction(came, turn, decide)
     if answer is not None:
         await reply.close()
-        came.services.knowledge.profiles.learn(turn.asked.lesson_scope, [NO_TRIGGER])
+        came.services.servers.profiles.learn(turn.asked.lesson_scope, [Restriction("compaction_trigger", value=False)])
     return answer
 
 
@@ -123,11 +124,11 @@ async def serve_compaction(request: ClientRequest, turn: Turn, admitted: Admitte
     services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
     opened = await open_reply(endpoint, reply, holds=False)
     own = None
-    if not is_missing and lacks_compact_endpoint(reply.status, opened.error):
+    if not is_missing and Subject.COMPACT_PATH in opened.refusal.subjects:
         own = await own_compaction(standing, services, decide, is_trigger=False)
     if own is not None:
         await opened.reply.close()
-        services.knowledge.profiles.learn(request.lesson_scope, [NO_ENDPOINT])
+        services.servers.profiles.learn(request.lesson_scope, [Restriction("compact_endpoint", value=False)])
         return own.response
     relay = Relay(endpoint, admitted.client, opened.reply, encode_headers(headers_of(turn, accepted=False)))
     if is_success(reply.status):

@@ -7,7 +7,7 @@ reasoning of every message with calls back, whatever stands before it. The rest 
     REQUIRED   reasoning never leaves a view
     none       signed reasoning is bound, and all other reasoning is kept
 
-The settings give the rule (`upstream.profile.reasoning`), or a refusal that names it teaches it (`rule_named_in`). A
+The settings give the rule (`upstream.profile.reasoning`), or a refusal that names it teaches it. A
 dialect knows the signed parts (`Reading.is_signed`, `Dialect.unbound`).
 
 A view begins with a *head*: the pieces of a condensation, or, if nothing is condensed, the client's own messages. A
@@ -24,7 +24,6 @@ as it remembers a new head.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 BOUND, REQUIRED = "bound", "required"
@@ -48,36 +47,3 @@ class Bound(NamedTuple):
         if head == self.head:
             return Bound(head, min(self.until, length))
         return Bound(head, length if kept_from is None else min(max(self.until, kept_from), length))
-
-
-# -- what refusals say ---------------------------------------------------------------------------------------------
-
-_REASONING = re.compile(r"reasoning|thinking|thought|思考|推理", re.IGNORECASE)
-_PARAMETER = re.compile(  # words of errors about the member of a request that switches reasoning on
-    r"budget|effort|temperature|tool_choice|max_tokens|extra inputs|(?:thinking|reasoning)\.(?:type|enabled)"
-    r"|to be disabled|not (?:supported|permitted|allowed|enabled)|unsupported|unknown|unrecogni[sz]ed|invalid value",
-    re.IGNORECASE,
-)
-_WORDS = {
-    BOUND: (
-        r"(?<!thought[ _-])signature|corrupt|invalid thought|bound to|prefix|tamper|\b(?:modif|alter)(?:y|ied|ed)\b"
-        r"|签名|thought[ _-]?signature[^.]{0,60}(?:not valid|invalid|mismatch|fail|verif)"
-        r"|(?:different|another|other|not belong\w*(?: to)?(?: th\w+)?) (?:conversation|context|prompt|history|request)"
-    ),
-    REQUIRED: (
-        r"missing|\b(?:must|should|lacks?|requires?|required|expected|needs?|ha(?:s|ve) to)\b|without|omitted"
-        r"|absent|not (?:found|present|provided|included|passed|sent|returned)|必须|需要|缺少|缺失|回传|传回"
-    ),
-}
-_RULES = {rule: re.compile(words, re.IGNORECASE) for rule, words in _WORDS.items()}
-
-
-def rule_named_in(error: str) -> str | None:
-    """The rule for reasoning that an error names; None if it is about something else.
-
-    The error answers a request that has reasoning in its messages. The lesson holds for one tenant, and the next
-    refusal corrects it; so the words need not be exact.
-    """
-    if not _REASONING.search(error) or _PARAMETER.search(error):
-        return None
-    return next((rule for rule, words in _RULES.items() if words.search(error)), None)

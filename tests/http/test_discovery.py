@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.discovery import pages
+from tests.proxy.servers import pages
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.knowledge.figures import Figures
 from proxy.reasons import REASONS, Reason
+from proxy.servers.figures import Figures
 from proxy.store.base import ANSWERS, REFUSED_WRITES
 from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 

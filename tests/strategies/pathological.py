@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
-from proxy.overflow import recognise
+from proxy.servers import refusals
 from strategies.core import cards, ledger, quotes, transcript
 from strategies.core.actions import action, changes, subject
 from strategies.core.covered import Covered, covered, ledger_of
@@ -163,12 +163,12 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "hidden calls": lambda text: list(Events().feed(f"data: {text}".encode())),
     },
     "overflow": {
-        "text": lambda text: recognise(400, text.encode(), answer=ANSWER),
-        "object": lambda text: recognise(400, json.dumps({"error": {"message": text}}).encode(), answer=ANSWER),
-        "objects": lambda text: recognise(
+        "text": lambda text: refusals.read(400, text.encode(), answer=ANSWER),
+        "object": lambda text: refusals.read(400, json.dumps({"error": {"message": text}}).encode(), answer=ANSWER),
+        "objects": lambda text: refusals.read(
             400, json.dumps([{"message": text[: len(text) // 12]}] * 12).encode(), answer=ANSWER
         ),
-        "event": lambda text: recognise(200, f"data: {text}".encode(), answer=ANSWER),
+        "event": lambda text: refusals.read(200, f"data: {text}".encode(), answer=ANSWER),
     },
 }
 

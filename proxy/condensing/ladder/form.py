@@ -7,17 +7,27 @@ from dataclasses import replace
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt
 from proxy.condensing.ladder.rung import Next, Parts, Rung
-from proxy.knowledge.profiles import restriction_in
 from proxy.reply.opening import OpenedReply
+from proxy.servers.refusals import Refusal, Subject
+from proxy.settings.profile import Profile, Restriction
+
+FORMS = {Subject.ALTERNATE_ROLES: True, Subject.MIDDLE_SYSTEM: False, Subject.CONTEXT_MANAGEMENT: False}
+"""The members of a profile that an error may name, with what it says of them."""
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    return bool(answer.error) and refused.decision.context.policy.rewrites
+    return refused.decision.context.policy.rewrites and not answer.refusal.subjects.isdisjoint(FORMS)
+
+
+def restriction_in(refusal: Refusal, sent: Profile) -> Restriction | None:
+    """The restriction that the error to a request in the form `sent` names; None if it names none, or a known one."""
+    named = ((each, value) for each, value in FORMS.items() if each in refusal.subjects)
+    return next((Restriction(each, value) for each, value in named if getattr(sent, each) != value), None)
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:
     decision, context = refused.decision, refused.decision.context
-    named = restriction_in(answer.reply.status, answer.error, context.policy.profile)
+    named = restriction_in(answer.refusal, context.policy.profile)
     if named is None:
         return Next(refused, goes_on=True)
     context = context.for_profile(context.policy.profile.under(named))

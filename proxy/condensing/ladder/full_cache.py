@@ -9,27 +9,25 @@ import logging
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
-from proxy.condensing.knowledge import Knowledge, Pool
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.turn import Decision
-from proxy.overflow import Refusal, RefusedPart
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
+from proxy.servers.known import Pool, Servers
+from proxy.servers.refusals import Refusal, Unit
 
 _log = logging.getLogger(__name__)
 
 
 def recognises(_refused: Attempt, answer: OpenedReply) -> bool:
-    refusal = answer.refusal
-    return refusal is not None and refusal.is_server_error and refusal.kind is not RefusedPart.OUTPUT
+    return answer.refusal.is_server_error and answer.refusal.size(Unit.PROMPT) is not None
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:
     """Another try; nothing if it is not known what the error says; a smaller view if the cache was not full."""
-    assert answer.refusal is not None
     # Where a window is set, nobody has asked the server yet what it is.
-    await parts.knowledge.asked(refused.decision.context.request.lesson_scope)
-    is_full = note_full(parts.knowledge, answer.refusal, refused.decision)
+    await parts.servers.asked(refused.decision.context.request.lesson_scope)
+    is_full = note_full(parts.servers, answer.refusal, refused.decision)
     if is_full is False:
         return Next(refused, goes_on=True)
     if not is_full or Step.REPEATED in refused.tried:
@@ -40,13 +38,37 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
     return Next(refused, refused._replace(tried=refused.tried | {Step.REPEATED}))
 
 
-def note_full(knowledge: Knowledge, refusal: Refusal, decision: Decision) -> bool | None:
-    """Whether a refusal says that the server's cache is full; then it is known that requests share it."""
-    is_full = knowledge.is_full_pool(refusal, decision)
-    if is_full:
-        pools, scope = knowledge.shared_pools, decision.context.request.lesson_scope._replace(tenant="")
-        pools.put(scope, pools.get(scope) or Pool())
-    return is_full
+def note_full(servers: Servers, refusal: Refusal, decision: Decision) -> bool | None:
+    """Whether a refusal says that the server's cache is full of other requests, not that this one is too long.
+
+    It does if it names no number and the request fits the window that the server states. Then it is known that requests
+    share the cache. None if the server states none, or only a ceiling, so nobody knows.
+    """
+    size = refusal.size(Unit.PROMPT)
+    if size is None or size.limit is not None or not refusal.is_server_error:
+        return False
+    request = decision.context.request
+    stated = servers.stated(request.lesson_scope)
+    if stated is None or stated.is_ceiling:
+        return None
+    if decision.expected_tokens + (request.body.envelope.reply_limit or 0) > stated.window:
+        return False
+    scope = request.lesson_scope._replace(tenant="")
+    servers.pools.put(scope, servers.pools.get(scope) or Pool())
+    return True
+
+
+async def take_room(parts: Parts, attempt: Attempt) -> None:
+    """Returns when an attempt fits into the cache that requests share; one that is repeated has it alone."""
+    decision, request = attempt.decision, attempt.decision.context.request
+    pool = parts.servers.pools.get(request.lesson_scope._replace(tenant=""))
+    size, held_until = parts.servers.shared_cache(request.lesson_scope), request.until_answered
+    if pool is None or size is None or held_until is None:
+        return
+    reply = size - parts.policies.usable(size, request.model, request.body.envelope.reply_limit)
+    alone = Step.REPEATED in attempt.tried
+    await pool.take(held_until, size if alone else min(decision.expected_tokens + reply, size), size)
+    held_until.callback(pool.release, held_until)
 
 
 RUNG = Rung(recognises, after)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
-from proxy.condensing.ladder.rung import UNEXPLAINED, Next, Parts, Rung
+from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.turn import undecided
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
+from proxy.servers.refusals import Subject
 
-_ABOUT_HEAD = re.compile(rb"compaction|encrypted[ _]content", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
     head = refused.decision.applied
     is_opaque = head is not None and head.is_opaque and Step.WITHOUT_HEAD not in refused.tried
-    return is_opaque and answer.reply.status in UNEXPLAINED and bool(_ABOUT_HEAD.search(answer.error))
+    return is_opaque and Subject.OPAQUE_HEAD in answer.refusal.subjects
 
 
 async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, timing: Timing) -> Next:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
-from proxy.condensing.ladder.rung import UNEXPLAINED, Next, Parts, Rung
+from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.reply.opening import OpenedReply
+from proxy.servers.refusals import WRONG
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    is_explained = answer.refusal is not None or refused.tried & {Step.SMALLER, Step.FEWER_PICTURES}
-    return not is_explained and answer.reply.status in UNEXPLAINED and refused.decision.context.policy.rewrites
+    is_explained = answer.refusal.length is not None or refused.tried & {Step.SMALLER, Step.FEWER_PICTURES}
+    return not is_explained and answer.reply.status in WRONG and refused.decision.context.policy.rewrites
 
 
 async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, _timing: Timing) -> Next:

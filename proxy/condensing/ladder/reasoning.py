@@ -7,22 +7,23 @@ branch remembers of the one before; here is what the upstream says to that.
 from __future__ import annotations
 
 import logging
-from http import HTTPStatus
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Named, Next, Parts, Rung
-from proxy.knowledge.profiles import REFUSING, Restriction
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
-from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
+from proxy.servers.refusals import Refusal, Subject
+from proxy.settings.profile import Restriction
+from strategies.core.reasoning import BOUND, REQUIRED
 
+RULES = {Subject.BOUND_REASONING: BOUND, Subject.REQUIRED_REASONING: REQUIRED}
 _log = logging.getLogger(__name__)
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    return answer.refusal is None and rule_of(refused, answer) is not None
+    return answer.refusal.length is None and rule_of(refused, answer) is not None
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:
@@ -47,13 +48,16 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
 
 def rule_of(refused: Attempt, answer: OpenedReply) -> str | None:
     """The rule for reasoning that a refusal names, if the request has any; in Responses the server just drops it."""
-    status, decision = answer.reply.status, refused.decision
-    is_refusal = bool(answer.error) and (status in REFUSING or status < HTTPStatus.BAD_REQUEST)
-    if not is_refusal or decision.view.counter.dialect.drops_reasoning:
-        return None  # before the body is searched, which is long
-    if not (b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed):
+    rule, decision = rule_in(answer.refusal), refused.decision
+    if rule is None or decision.view.counter.dialect.drops_reasoning:
         return None
-    return rule_named_in(answer.error.decode("utf-8", "replace"))
+    has_any = b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed
+    return rule if has_any else None
+
+
+def rule_in(refusal: Refusal) -> str | None:
+    """The rule that the error to a request with reasoning names; None if it is about something else."""
+    return next((rule for subject, rule in RULES.items() if subject in refusal.subjects), None)
 
 
 RUNG = Rung(recognises, after)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from time import perf_counter
 from typing import NamedTuple
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, Step
-from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
 from proxy.condensing.turn import Decision, RequestContext
-from proxy.knowledge.profiles import Restriction
 from proxy.reply.opening import OpenedReply
+from proxy.servers.known import Servers
+from proxy.settings.profile import Restriction
 from strategies.core.budget import Budget
 
-UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""The statuses with which servers refuse a request that they find wrong in some way."""
 Named = tuple[Restriction, ...]
 
 
@@ -26,7 +23,7 @@ Named = tuple[Restriction, ...]
 class Parts:
     """What rungs work with; one per app. `pause` is the wait before a request is sent a second time as it is."""
 
-    knowledge: Knowledge
+    servers: Servers
     policies: Policies
     attempts: Attempts
     shrink: Callable[[Decision, Budget, float], Awaitable[Decision]]  # `Decider.smaller`

@@ -13,7 +13,7 @@ from proxy.commands.running import HOST, PORT, Note, client_url, noted
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests.proxy.command_line import run
-from tests.proxy.discovery import pages
+from tests.proxy.servers import pages
 from tests.support.admin_api import TOKEN
 from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange

@@ -6,23 +6,20 @@ from typing import Any
 
 import pytest
 
-from proxy import config_directory
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
-from proxy.condensing.policy import Basis, Policies, Policy, Server, Window
+from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
-from proxy.knowledge.anchor import UNCALIBRATED, Calibration
-from proxy.knowledge.learned_windows import SOURCE
-from proxy.knowledge.profiles import ANY, LessonScope
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Measured, Precision
+from proxy.servers.counting import UNCALIBRATED, Calibration
+from proxy.servers.windows import SOURCE, Window
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.settings import Settings
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import ModelTable
 from strategies import DEFAULT
 from strategies.core.budget import Scale
 from strategies.core.messages import Reader
@@ -30,9 +27,9 @@ from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.support.driver import request
+from tests.support.servers import TABLE, server_of
 from tests.support.transcripts import condensation_of
 
-TABLE = ModelTable.load(config_directory() / "models.toml")
 MADE = condensation_of(
     covered=3, depth=2, requirement="hard", trigger="context_limit", tokens_before=7_000, tokens_after=3_000
 )
@@ -47,14 +44,14 @@ def view(*messages: dict[str, Any], overhead: int = 50) -> View:
 def decision(
     window: int | None = 8_000, *, overhead: int = 3_120, calibrated: Calibration = UNCALIBRATED, **given: Any
 ) -> Decision:
-    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, LessonScope("m"))
+    settings = Settings(window=window)
+    policy = Policies(settings, TABLE).policy(Controls(), {}, server_of(settings))
     hello = {"role": "user", "content": "hello"}
     counter = Tokenizers().for_model("m", ChatCounter)
     long = Transcript.of([Reader().read(json.dumps(hello), hello, 24_792, counter.dialect)])
     measured = Measured.of(long, overhead, Precision.EXACT)
     recognised = Recognised(Identity(), StoreKey("t", "d"), "conversation-4f2a", Patience(1.0))
-    server = Server(counter, Basis(policy.window, None, ANY), 0)
-    found = request([hello]), recognised, policy, server, measured, measured
+    found = request([hello]), recognised, policy, server_of(settings), measured, measured
     context = context_of(*found, has_tools=True)._replace(calibrated=calibrated)
     made = Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
     return expecting(made)

@@ -5,37 +5,36 @@ from typing import Any
 
 import pytest
 
-from proxy import config_directory
-from proxy.condensing.policy import Policies, Policy, Window
+from proxy.condensing.policy import Policies, Policy
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
-from proxy.knowledge.profiles import LessonScope
 from proxy.settings import Settings
-from proxy.tokens.models import ModelTable, StatedWindow
 from strategies import Pipeline, parse
 from strategies.core.budget import UNLIMITED
 from tests.support.chat_bodies import read as read_body
-
-TABLE = ModelTable.load(config_directory() / "models.toml")
-
-
-def policies(**settings: Any) -> Policies:
-    return Policies(Settings(**settings), TABLE)
+from tests.support.servers import TABLE, server_of, window_of
 
 
-def lowest_mark(made: Policies, model: str = "m") -> int | None:
-    return made.lowest_mark(model, made.basis(None, LessonScope(model)).window, None)
+class Made:
+    """The policies of some settings."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = Settings(**settings)
+        self.policies = Policies(self.settings, TABLE)
+
+
+def lowest_mark(made: Made, model: str = "m") -> int | None:
+    return made.policies.lowest_mark(model, window_of(made.settings, model), None)
 
 
 def limit_of(members: dict[str, Any]) -> int | None:
     return read_body(json.dumps({"messages": [{"role": "user"}], **members}).encode()).envelope.reply_limit
 
 
-def policy(
-    made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
-) -> Policy:
+def policy(made: Made | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any) -> Policy:
     reply_limit = given.pop("reply_limit", None)
-    return (made or policies()).policy(Controls(**given), session or {}, LessonScope(model), reply_limit)
+    made, controls = made or Made(), Controls(**given)
+    return made.policies.policy(controls, session or {}, server_of(made.settings, model, controls.window), reply_limit)
 
 
 def pipeline(text: str) -> Pipeline:
@@ -46,14 +45,14 @@ def pipeline(text: str) -> Pipeline:
 
 @pytest.mark.parametrize(("own", "mode"), [(None, "idle"), ("on", "on"), ("off", "off")])
 def test_a_models_background_comes_before_that_of_the_settings(own: object, mode: str) -> None:
-    made = policies(background={"mode": "idle"}, models=[{"match": "m", "background": own}])
+    made = Made(background={"mode": "idle"}, models=[{"match": "m", "background": own}])
     assert policy(made).background == mode
     assert policy(made).prepares is (mode != "off")
     assert policy(made, model="other").background == "idle"
 
 
 def test_strategy_order_is_request_session_model_settings_and_its_ladder() -> None:
-    made = policies(strategy="extract", models=[{"match": "q*", "strategy": "recent"}])
+    made = Made(strategy="extract", models=[{"match": "q*", "strategy": "recent"}])
     assert str(policy(made).pipeline) == "extract"
     assert str(policy(made, model="qwen").pipeline) == "recent"
     assert str(policy(made, {"strategy": "shorten"}, "qwen").pipeline) == "shorten"
@@ -83,7 +82,7 @@ def options_of(found: Policy, stage: int = 0) -> dict[str, Any]:
 
 
 def test_option_order_is_request_settings_defaults() -> None:
-    made = policies(mask={"keep": 5, "min_tokens": 90})
+    made = Made(mask={"keep": 5, "min_tokens": 90})
     found = policy(made, strategy=pipeline("mask"), options={"keep": "2"})
     assert options_of(found) == {"keep": 2, "min_tokens": 90, "min_chars": 400, "paths": 0.4}
     two = pipeline("half-window+extract")
@@ -103,49 +102,43 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
 def test_an_option_that_does_not_fit_is_named_as_in_the_body() -> None:
     body = {"strategy": "mask", "options": {"no_such": 1}}
     with pytest.raises(BadRequest, match=r"^condenser\.options") as raised:
-        policies().policy(read([], body, None), {}, LessonScope("m"))
+        Made().policies.policy(read([], body, None), {}, server_of(Settings()))
     assert raised.value.param == "condenser.options"
 
 
 def test_a_first_stage_that_is_always_shown_text_reads_nothing_from_the_cache() -> None:
-    made = policies(summarizer={"form": "continue"})
+    made = Made(summarizer={"form": "continue"})
     assert policy(made, strategy=pipeline("half-window")).continues_first
     assert not policy(made, strategy=pipeline("rolling")).continues_first
     assert not policy(made, strategy=pipeline("mask+half-window")).continues_first
 
 
 def test_the_judge_is_never_the_summarizer() -> None:
-    made = policies(
+    made = Made(
         summarizer={"model": "writer"}, judge={"model": "general"}, models=[{"match": "q*", "judge": {"model": "own"}}]
     )
     assert policy(made, model="qwen").roles["judge"].model == "own"
     assert policy(made, model="gpt").roles["judge"].model == "general"
-    assert policy(policies(summarizer={"model": "writer"}), model="gpt").roles["judge"].model is None
+    assert policy(Made(summarizer={"model": "writer"}), model="gpt").roles["judge"].model is None
     assert policy(made, model="gpt").roles["summarizer"].model == "writer"
 
 
-def test_window_order_is_request_model_settings_table() -> None:
-    made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
-    assert made.window(5_000, LessonScope("qwen")) == Window(5_000, "request")
-    assert made.window(None, LessonScope("qwen")) == Window(7_000, "settings for 'q*'")
-    assert made.window(None, LessonScope("gpt-4o")) == Window(9_000, "settings")
-    assert policies().window(None, LessonScope("gpt-4o")) == Window(128_000, "bundled table")
-
-
-def test_a_window_that_is_unknown_or_stated_later_changes_the_policy() -> None:
-    made = policies()
-    assert str(made.window(None, LessonScope("no-such-model"))) == "unknown"
-    bounded = policy(made, model="no-such-model").budget
+def test_an_unknown_window_has_the_bound_of_the_operator_and_no_other() -> None:
+    bounded = policy(Made(), model="no-such-model").budget
     assert bounded is not None
     assert (bounded.trigger, bounded.fits) == (200_000, UNLIMITED)
-    none = policies(marks={"most": 0})
+    none = Made(marks={"most": 0})
     assert policy(none, model="no-such-model").budget is None
     assert lowest_mark(none, "no-such-model") is None
-    stated: list[StatedWindow] = []
-    made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
-    assert policy(made, model="local").window.tokens is None
-    stated.append(StatedWindow(9_000, None, "llama.cpp"))
-    assert policy(made, model="local").window.tokens == 9_000
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_step_of_the_bundled_prices_counts_for_those_who_pay_them(pays: bool) -> None:
+    made = Made(marks={"most": 0})
+    server = server_of(made.settings, "claude-haiku-5-5")._replace(pays_list_prices=pays)
+    budget = made.policies.policy(Controls(), {}, server).budget
+    assert budget is not None
+    assert budget.trigger == (100_000 if pays else 846_518)
 
 
 @pytest.mark.parametrize(
@@ -162,27 +155,27 @@ def test_a_window_that_is_unknown_or_stated_later_changes_the_policy() -> None:
     ],
 )
 def test_a_reserve_is_asked_set_or_an_eighth(settings: dict[str, Any], body: dict[str, Any], reserve: int) -> None:
-    budget = policy(policies(window=8_000, **settings), reply_limit=limit_of(body)).budget
+    budget = policy(Made(window=8_000, **settings), reply_limit=limit_of(body)).budget
     assert budget is not None
     assert budget.reserve == reserve
 
 
 def test_marks_are_the_models_the_strategys_or_the_settings() -> None:
-    made = policies(window=8_000, marks={"reserve": 0}, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
+    made = Made(window=8_000, marks={"reserve": 0}, models=[{"match": "q*", "marks": {"trigger": 0.5}}])
     own, general = policy(made, model="qwen").budget, policy(made).budget
     assert own is not None
     assert general is not None
     assert (own.trigger, general.trigger) == (4_000, 6_800)
-    capped = policy(policies(window=8_000, ledger={"said_max_tokens": 7})).budget
+    capped = policy(Made(window=8_000, ledger={"said_max_tokens": 7})).budget
     assert capped is not None
     assert capped.ledger.said == 7
-    made = policies(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
+    made = Made(window=100_000, marks={"reserve": 0, "prepare": 0.3, "trigger": 0.4})
     budgets = [policy(made, strategy=pipeline(name)).budget for name in ("half-window", "mask+rolling")]
     assert [budget and budget.trigger for budget in budgets] == [40_000, 80_000]
     assert [budget and budget.target for budget in budgets] == [32_000, 60_000]
-    assert lowest_mark(policies(window=8_000, marks={"reserve": 0, "prepare": 0.3})) == 2_400
+    assert lowest_mark(Made(window=8_000, marks={"reserve": 0, "prepare": 0.3})) == 2_400
     # A strategy may have a trigger of its own from half of usable on, and the session's is not known yet.
-    assert lowest_mark(policies(window=8_000, marks={"reserve": 0})) == 4_000
+    assert lowest_mark(Made(window=8_000, marks={"reserve": 0})) == 4_000
 
 
 def test_a_length_counts_only_where_it_is_a_positive_whole_number() -> None:
@@ -191,50 +184,15 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number() -> None:
     assert {limit_of({"max_tokens": odd}) for odd in (None, True, "5", 0, -5, 5.0)} == {None}
 
 
-def test_a_stated_window_goes_before_the_bundled_table() -> None:
-    stated = StatedWindow(4_096, 3_000, "stated by TGI")
-    told, set_too = (
-        Policies(given, TABLE, {LessonScope("gpt-4o"): stated}.get) for given in (Settings(), Settings(window=9_000))
-    )
-    assert told.window(None, LessonScope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
-    assert told.window(None, LessonScope("gpt-4")) == Window(8_192, "bundled table")
-    assert told.window(5_000, LessonScope("gpt-4o")) == Window(5_000, "request")
-    assert set_too.window(None, LessonScope("gpt-4o")).tokens == 9_000
-
-
-def test_a_ceiling_lowers_the_bundled_table_and_stands_where_it_has_nothing() -> None:
-    def window(model: str, ceiling: int) -> Window:
-        stated = StatedWindow(ceiling, None, "a maximum listed by the upstream", is_ceiling=True)
-        return Policies(Settings(), TABLE, {LessonScope(model): stated}.get).window(None, LessonScope(model))
-
-    assert window("gpt-4o", 4_096).tokens == 4_096
-    assert window("gpt-4o", 1_000_000) == Window(128_000, "bundled table")
-    assert window("novel", 4_096).tokens == 4_096
-    assert not window("novel", 4_096).is_known
-
-
-@pytest.mark.parametrize(
-    ("model", "is_long", "tokens"),
-    [
-        ("claude-sonnet-4-5", True, 1_000_000),
-        ("claude-sonnet-4-5[1m]", False, 1_000_000),
-        ("claude-sonnet-4-5", False, 200_000),
-        ("claude-haiku-4-5[1m]", True, 200_000),
-        ("claude-opus-4-7[1m]", True, 1_000_000),
-        ("novel[1m]", True, None),
-    ],
-)
-def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_long: bool, tokens: int | None) -> None:
-    scope = LessonScope(model)
-    stated = StatedWindow(200_000, None, "stated by the upstream")
-    for discovered in ({}, {LessonScope("claude-sonnet-4-5"): stated}):
-        known = Policies(Settings(), TABLE, discovered.get)
-        assert known.window(None, scope, is_long=is_long).tokens == tokens
-    assert known.window(5_000, scope, is_long=is_long).tokens == 5_000
+def test_without_a_window_there_is_no_budget() -> None:
+    made = Made()
+    assert policy(made, model="no-such-model").budget is None
+    assert lowest_mark(made, "no-such-model") is None
+    assert policy(made, model="no-such-model", window=9_000).window.tokens == 9_000
 
 
 def test_only_equal_requests_share_a_policy() -> None:
-    made = policies(strategy="mask")
+    made = Made(strategy="mask")
     first = policy(made, options={"mask.keep": "3"})
     assert policy(made, options={"mask.keep": "3"}) is first
     given: tuple[dict[str, Any], ...] = (

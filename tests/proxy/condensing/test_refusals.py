@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from proxy.condensing.ladder.fewer_pictures import MANY, pictures_allowed, refuses_bytes
 from proxy.condensing.ladder.length import MAX_RATIO, SMALLER, RefusedRequest, most_tokens, retry_budget
-from proxy.overflow import Refusal, RefusedPart
+from proxy.servers import refusals
+from proxy.servers.refusals import MANY, Size, Unit
 from strategies.core.budget import Budget
 
 
@@ -25,19 +25,32 @@ from strategies.core.budget import Budget
         ("Image count 5 exceeds limit 4 per request.", 4),
         ("You can only include 10 image links", 10),
         ("At least one of the image dimensions exceed max allowed size for many-image requests: 2000 pixels", MANY),
-        ("Too many images.", 0),
-        ("At most 0 image(s) may be provided in one prompt.", None),
-        ("messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 5316852 bytes > 5242880 bytes", None),
-        ("Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'", None),
-        ("Image dimensions exceed the maximum of 8000 pixels", None),
-        ("This model supports at most 4096 output values and no images", None),
-        ("Maximum number of image generations reached", None),
-        ("Could not download 3 images: limit your image urls to public hosts", None),
+        ("Too many images.", None),
     ],
 )
-def test_an_error_allows_so_many_pictures_only_in_words_that_are_known(said: str, allowed: int | None) -> None:
+def test_an_error_allows_so_many_pictures(said: str, allowed: int | None) -> None:
+    assert pictures(said) == Size(Unit.PICTURES, allowed)
+
+
+def pictures(said: str) -> Size | None:
     error = json.dumps({"error": {"message": said, "type": "invalid_request_error"}}).encode()
-    assert pictures_allowed(400, error) == allowed
+    return refusals.read(400, error).size(Unit.PICTURES)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "At most 0 image(s) may be provided in one prompt.",
+        "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 5316852 bytes > 5242880 bytes",
+        "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+        "Image dimensions exceed the maximum of 8000 pixels",
+        "This model supports at most 4096 output values and no images",
+        "Maximum number of image generations reached",
+        "Could not download 3 images: limit your image urls to public hosts",
+    ],
+)
+def test_pictures_are_refused_only_in_words_that_are_known(said: str) -> None:
+    assert pictures(said) is None
 
 
 @pytest.mark.parametrize(
@@ -49,11 +62,11 @@ def test_an_error_allows_so_many_pictures_only_in_words_that_are_known(said: str
     ],
 )
 def test_a_gateway_that_refuses_bytes_is_understood(said: bytes, is_about_bytes: bool) -> None:
-    assert refuses_bytes(413, said) == is_about_bytes
+    assert (refusals.read(413, said).size(Unit.BYTES) is not None) == is_about_bytes
 
 
-def refusal(window: int | None = None, counted: int | None = None) -> Refusal:
-    return Refusal(RefusedPart.INPUT, window, counted)
+def refusal(window: int | None = None, counted: int | None = None) -> Size:
+    return Size(Unit.PROMPT, window, counted)
 
 
 def test_the_aim_is_the_target_lowered_as_the_upstream_counts_more() -> None:

@@ -10,18 +10,16 @@ from typing import ClassVar
 
 import pytest
 
-from proxy import config_directory
 from proxy.asking import Asking, Caller
 from proxy.condensing.making import PipelineRunner, Run, RunResult
 from proxy.condensing.policy import Policies, Policy
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
-from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import LessonScope
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import ModelTable
 from proxy.upstream import Upstream
 from proxy.upstream.choice import DEFAULTS, Destination
 from strategies import parse
@@ -32,10 +30,10 @@ from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
+from tests.support.servers import TABLE, server_of
 from tests.support.stage import WINDOW, chat, summary
 from tests.support.upstream import ScriptedUpstream
 
-TABLE = ModelTable.load(config_directory() / "models.toml")
 CALLER = Caller("m", DEFAULTS[0], [])
 
 
@@ -60,7 +58,8 @@ def view(rounds: int) -> View:
 def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy:
     found = parse(strategy)
     assert found
-    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, LessonScope("m"))
+    settings = Settings(window=window)
+    return Policies(settings, TABLE).policy(Controls(strategy=found), {}, server_of(settings))
 
 
 async def attempt(

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from proxy.condensing.policy import RATIOS, Window
+from proxy.condensing.policy import RATIOS
 from proxy.plots import Bar, Line, bar_plot, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import (
@@ -21,6 +21,7 @@ from proxy.replaying.measures import (
 )
 from proxy.replaying.recorded import Question
 from proxy.replaying.report import ReplayResults, document, grid, markdown, page, table, verdict
+from proxy.servers.windows import Window
 from strategies.core.economics import Prices
 
 SUMMARY = summarize(

@@ -13,8 +13,8 @@ from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.overflow import Refusal
 from proxy.reply.opening import MAX_HELD, open_reply
+from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.upstream import UpstreamReply
 
 REFUSES = json.dumps({"error": {"message": "This model's maximum context length is 4096 tokens."}}).encode()
@@ -50,17 +50,17 @@ async def all_of(reply: UpstreamReply) -> bytes:
     return b"".join([chunk async for chunk in reply.chunks()])
 
 
-async def inspected(reply: Scripted) -> tuple[bytes, Refusal | None]:
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
+async def inspected(reply: Scripted) -> tuple[bytes, Refusal]:
+    answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=False)
     return await all_of(answer), refusal
 
 
 async def test_only_an_error_under_a_good_status_is_read_whole() -> None:
     _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
-    assert refusal is not None
+    assert refusal.length is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
-    assert (refusal, reply.given) == (None, 1)
+    answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=False)
+    assert (refusal, reply.given) == (NO_REFUSAL, 1)
     assert b"an " in await all_of(answer)
 
 
@@ -71,16 +71,16 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
         Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
     )
     assert body == stream
-    assert refusal is not None
+    assert refusal.length is not None
 
 
 @pytest.mark.parametrize(
     "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
 )
 async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
-    assert (await open_reply(CHAT_ENDPOINT, Scripted([body]), holds=False)).error == body
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([body]), holds=False)).refusal.status == 200
     said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
-    assert (await open_reply(CHAT_ENDPOINT, Scripted([said]), holds=False)).error == b""
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([said]), holds=False)).refusal is NO_REFUSAL
 
 
 GREETING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
@@ -93,17 +93,16 @@ async def test_a_refusal_after_greetings_is_recognised(end: bytes, size: int) ->
     greetings = b": wait\n\nevent: hello\n" + GREETING + b": still here\n\n" + GREETING
     stream = (greetings + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
     reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
-    answer, refusal, error = await open_reply(CHAT_ENDPOINT, reply, holds=True)
+    answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=True)
     assert await all_of(answer) == stream
-    assert refusal is not None
-    assert refusal.window == 4_096
-    assert REFUSES in error
+    assert refusal.length is not None
+    assert refusal.length.limit == 4_096
 
 
 async def test_a_greeting_passes_at_once_unless_it_is_held() -> None:
     gate = asyncio.Event()
-    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, gate, TEXT], 200, EVENTS), holds=False)
-    assert (refusal, error) == (None, b"")
+    answer, refusal = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, gate, TEXT], 200, EVENTS), holds=False)
+    assert refusal is NO_REFUSAL
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == GREETING
     gate.set()
@@ -112,17 +111,17 @@ async def test_a_greeting_passes_at_once_unless_it_is_held() -> None:
 
 async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
-    assert refusal is None
+    answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=False)
+    assert refusal.length is None
     assert reply.given * 65_536 <= MAX_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 
 async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
-    answer, refusal, _ = await open_reply(
+    answer, refusal = await open_reply(
         CHAT_ENDPOINT, Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), holds=False
     )
-    assert refusal is None
+    assert refusal.length is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]
     with pytest.raises(UpstreamUnavailable):
@@ -132,8 +131,11 @@ async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> No
 async def test_an_encoded_error_is_recognised_and_an_unknown_encoding_passed_on() -> None:
     packed = gzip.compress(REFUSES)
     body, refusal = await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"gzip")]))
-    assert (body, refusal is not None) == (packed, True)
-    assert (await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"compress")]))) == (packed, None)
+    assert (body, refusal.length is not None) == (packed, True)
+    assert (await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"compress")]))) == (
+        packed,
+        NO_REFUSAL,
+    )
 
 
 async def test_a_cancelled_inspection_closes_the_reply() -> None:
@@ -155,8 +157,8 @@ async def test_a_held_greeting_waits_however_long_the_next_event_takes() -> None
         await asyncio.sleep(0)
     assert (reply.given, opening.done()) == (1, False)
     gate.set()
-    answer, refusal, _ = await opening
-    assert refusal is not None
+    answer, refusal = await opening
+    assert refusal.length is not None
     assert await all_of(answer) == GREETING + b": working\n\n" + error
 
 
@@ -164,8 +166,8 @@ async def test_a_greeting_that_is_held_briefly_passes_before_a_late_event(monkey
     monkeypatch.setattr("proxy.reply.opening.MAX_SECONDS", 0.0)
     gate = asyncio.Event()
     reply = Scripted([GREETING, gate, TEXT], 200, EVENTS)
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=True, briefly=True)
-    assert refusal is None
+    answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=True, briefly=True)
+    assert refusal.length is None
     gate.set()
     assert await all_of(answer) == GREETING + TEXT
 
@@ -197,12 +199,12 @@ def as_events(*events: object) -> bytes:
 )
 async def test_an_empty_reply_at_the_window_is_a_refusal(endpoint: Endpoint, body: object, headers: Headers) -> None:
     data = as_events(*body) if isinstance(body, list) else json.dumps(body).encode()
-    answer, refusal, _ = await open_reply(endpoint, Scripted([data[:40], data[40:]], 200, headers), holds=True)
-    assert refusal is not None
+    answer, refusal = await open_reply(endpoint, Scripted([data[:40], data[40:]], 200, headers), holds=True)
+    assert refusal.length is not None
     assert await all_of(answer) == data
 
 
 async def test_a_reply_with_text_or_calls_that_ran_out_is_none() -> None:
     for message in ({"content": "x"}, {"content": None, "tool_calls": [{"id": "1"}]}):
         body = {"choices": [{"message": message, "finish_reason": RAN_OUT}]}
-        assert (await inspected(Scripted([json.dumps(body).encode()])))[1] is None
+        assert (await inspected(Scripted([json.dumps(body).encode()])))[1] is NO_REFUSAL

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
-from proxy.knowledge.learned_windows import SizeRefused
+from proxy.servers.windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import (
     MAX_BRANCHES,

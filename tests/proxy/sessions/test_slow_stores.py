@@ -10,11 +10,11 @@ import pytest
 
 from proxy import controls
 from proxy.condensing.attempt import Turn
-from proxy.condensing.knowledge import FIRST_LOOK
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.wire import ClientRequest
+from proxy.servers.known import FIRST_LOOK
 from proxy.services import Services, open_services
 from proxy.sessions.session import session_key
 from proxy.sessions.stored import LAST_SHARE

@@ -7,16 +7,20 @@ from typing import Any
 
 import pytest
 
-from proxy import overflow
 from proxy.endpoints.chat import ANSWER
-from proxy.overflow import Refusal, RefusedPart
+from proxy.servers import error_bodies, refusals
+from proxy.servers.refusals import Size, Unit
 from tests.support.growth import grows_too_fast
 
 Case = dict[str, Any]
 HERE = Path(__file__).parent
 
-recognise = partial(overflow.recognise, answer=ANSWER)
-is_error_body = partial(overflow.is_error_body, answer=ANSWER)
+is_error_body = partial(error_bodies.is_error_body, answer=ANSWER)
+
+
+def recognise(status: int, body: bytes) -> Size | None:
+    """The size in tokens that a reply refuses."""
+    return refusals.read(status, body, answer=ANSWER).length
 
 
 def cases(name: str) -> list[Case]:
@@ -41,10 +45,10 @@ INPUT = [case for case in OVERFLOWS if case["kind"] == "input"]
 def test_a_refusal_is_recognised_with_its_kind_and_numbers(case: Case) -> None:
     refusal = recognise(case["status"], body_of(case))
     assert refusal is not None
-    assert refusal.kind == case["kind"]
     if case["kind"] == "input":
-        expected = Refusal(RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
-        assert refusal._replace(is_server_error=False, is_silent=False) == expected
+        assert refusal == Size(Unit.PROMPT, case["window"], case["counted"], case["asked"])
+    else:
+        assert refusal.unit is Unit.REPLY
 
 
 @pytest.mark.parametrize("case", ORDINARY, ids=named)
@@ -79,7 +83,7 @@ def test_no_known_form_or_another_status_is_no_refusal() -> None:
     for text in ("context window exceeds limit (2013)", "maximum context length is 12 tokens"):
         refusal = recognise(400, json.dumps({"error": {"message": text}}).encode())
         assert refusal is not None
-        assert refusal.window is None
+        assert refusal.limit is None
 
 
 @pytest.mark.parametrize("case", INPUT[:40], ids=named)
@@ -91,7 +95,7 @@ def test_a_refusal_is_recognised_through_two_gateways(case: Case) -> None:
     twice = {"detail": {"error": json.dumps(wrapped)}}
     refusal = recognise(400, json.dumps(twice).encode())
     assert refusal is not None
-    assert refusal[:4] == (RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
+    assert refusal == (Unit.PROMPT, case["window"], case["counted"], case["asked"])
 
 
 def test_a_conversation_about_context_lengths_is_no_refusal() -> None:
@@ -142,7 +146,7 @@ def failed(code: str, message: str, **members: Any) -> tuple[str, dict[str, Any]
 @pytest.mark.parametrize("before", [[], ["response.created"], ["response.created", "response.in_progress"]])
 def test_a_response_that_failed_for_its_length_is_a_refusal(before: list[str]) -> None:
     body = events(*((name, {"response": CREATED}) for name in before), failed("context_length_exceeded", TOO_LONG))
-    assert recognise(200, body) == Refusal(RefusedPart.INPUT)
+    assert recognise(200, body) == Size(Unit.PROMPT)
     assert is_error_body(body)
 
 

@@ -44,7 +44,7 @@ class Lesson(NamedTuple):
     pictures: Pictures
     counted: int
     is_whole: bool
-    slope: float = 1.0  # that of its text, as far as its conversation has shown it (`proxy.knowledge.anchor`)
+    slope: float = 1.0  # that of its text, as far as its conversation has shown it (`proxy.servers.counting`)
     is_sure: bool = False  # whether enough of the conversation has shown it
 
 

@@ -1,87 +1,134 @@
-"""Recognises an upstream's error that a prompt does not fit, and reads the numbers in it. No I/O.
+"""The one reader of refusals: what an error says of the request that it answers. No I/O.
 
-Every server words this differently. It is recognised in two steps: first all texts, codes and numbers of the body are
-collected, however deeply they are wrapped; then their meaning is found.
+Every server words this differently. An error is opened (`error_bodies`), and three things are found:
 
-A gateway puts the provider's body into its own: as an object, as JSON in a string, as text with a prefix. Servers send
-objects, arrays, bare strings and events. Quotations of the request are skipped, so that a conversation about context
-lengths is not mistaken for an overflow. A quotation may stand in any text, so a window whose number is in the request
-is not believed (`Refusal.without_quoted`).
+    sizes      what the request has too much of, in which unit, with the numbers that the error states
+    subjects   what else it is about: a form, reasoning, tools, a compaction, ... (`_ROWS`)
+    members    the members of the request that it names, of those that only the proxy has written
 
-    input overflow    the prompt is too long: condensing it helps, and a window that is named is the true one
-    output cap        a longer reply is asked for than the model ever writes: no prompt is short enough
-    anything else     None: rate limits, budgets, too many images, a body that is too large in bytes, broken requests
-
-In doubt the result is None: the client then gets the upstream's own error, as if there were no proxy.
+The rows of the ladder, the proxy's own calls and its searches ask for what they can mend. Nobody else reads errors.
+A prompt that is too long may be condensed, and a window that is named is the true one; where a longer reply is asked
+for than the model ever writes, no prompt is short enough. In doubt an error says nothing: the client then gets the
+upstream's own error, as if there were no proxy. A quotation of the request may stand in any text, so a window whose
+number is in the request is not believed (`without_quoted`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from proxy.values import json_or_none
-
-
-class RefusedPart(StrEnum):
-    """The part that does not fit: the prompt (perhaps together with the requested reply), or the reply alone."""
-
-    INPUT = "input"
-    OUTPUT = "output"
-
+from proxy.servers.error_bodies import BodyContent, is_error_body, read_body
 
 # These statuses are about the credential, the rate or the model, never about the length of the prompt.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _SERVER_ERROR = re.compile("5[0-9]{2}")
-_ERROR = re.compile(rb'(?<!\\)"errors?"(?!\s*:\s*null)|^event:\s*error', re.MULTILINE)
-"""A key, a value or an event. A text may say "error" too: its quotation marks are escaped. Null is no error."""
+MAX_READ = 4_096  # bytes of an error in which its subjects are looked for; later some servers repeat the whole request
+
+
+class Unit(StrEnum):
+    """What a request may have too much of."""
+
+    PROMPT = "tokens of the prompt"  # perhaps together with those of the reply that is asked for
+    REPLY = "tokens of the reply"
+    PICTURES = "pictures"
+    BYTES = "bytes"
+
+
+class Size(NamedTuple):
+    """A size that is refused; the numbers are as the server counts them, None if it states none."""
+
+    unit: Unit
+    limit: int | None = None  # the most that the server takes; of the prompt's tokens, its window
+    had: int | None = None  # what the request has
+    reply: int | None = None  # the tokens of the reply that was asked for
+
+
+class Subject(StrEnum):
+    """What an error may be about, beside sizes. The first ones are members of a profile."""
+
+    ALTERNATE_ROLES = "alternate_roles"
+    MIDDLE_SYSTEM = "middle_system"
+    CONTEXT_MANAGEMENT = "context_management"
+    BOUND_REASONING = "reasoning that is bound to what was before it"
+    REQUIRED_REASONING = "reasoning that is missing"
+    TOOLS = "tools"
+    OPAQUE_HEAD = "a compaction in the list"
+    TRIGGER = "a trigger for a compaction"
+    COMPACT_PATH = "an unknown endpoint"
+    COMPACTION = "an unknown form of compaction"
+    FOREIGN_SYSTEM = "a system prompt that is not the client's"
+    ROLES = "roles"
+    EFFORT = "the effort of reasoning"
+    LIMIT = "the limit of the reply"
 
 
 class Refusal(NamedTuple):
-    """A request that does not fit; all numbers are tokens as the upstream counts them, None if it states none."""
+    """What an error says."""
 
-    kind: RefusedPart
-    window: int | None = None  # the context length
-    prompt_tokens: int | None = None  # the length of the prompt
-    reply_tokens: int | None = None  # the length of the reply that was asked for
+    status: int = 0  # 0: nothing was refused, or nobody has looked
+    sizes: tuple[Size, ...] = ()
+    subjects: frozenset[Subject] = frozenset()
+    members: frozenset[str] = frozenset()
     is_server_error: bool = False  # whether the server gives itself the blame, by a status or a code of 500 or more
     is_silent: bool = False  # whether it has no words, so that a gateway may have refused the bytes
 
+    def size(self, *units: Unit) -> Size | None:
+        """The size that is refused in one of these units."""
+        return next((size for size in self.sizes if size.unit in units), None)
+
+    @property
+    def length(self) -> Size | None:
+        """The size in tokens that is refused."""
+        return self.size(Unit.PROMPT, Unit.REPLY)
+
     def without_quoted(self, request: bytes) -> Refusal:
         """The refusal without a window whose number stands in the refused request, because the error may quote it."""
-        window = self.window
-        is_quoted = window is not None and any(f"{window:{form}}".encode() in request for form in ("d", ","))
-        return self._replace(window=None) if is_quoted else self
+        size = self.size(Unit.PROMPT)
+        if size is None or not any(f"{size.limit:{form}}".encode() in request for form in ("d", ",") if size.limit):
+            return self
+        return self._replace(sizes=tuple(each._replace(limit=None) if each is size else each for each in self.sizes))
 
 
-def recognise(status: int, body: bytes, *, answer: re.Pattern[bytes]) -> Refusal | None:
-    """The refusal in a reply with this status and body; None if the reply does not refuse the request for its size.
+NO_REFUSAL = Refusal()
 
-    A reply with a status below 400 is a refusal only if its body, or its event, is an error; `answer` is that of the
-    endpoint (`Endpoint.answer`).
+
+def read(status: int, body: bytes, *, answer: re.Pattern[bytes] | None = None, ours: Iterable[str] = ()) -> Refusal:
+    """What a reply with this status and body refuses; `NO_REFUSAL` if it is no error.
+
+    A reply with a status below 400 is an error only if its body, or its event, is one, which `answer` helps to tell
+    (`Endpoint.answer`). `ours` are the members of the request that only the proxy has written.
     """
-    if status in _NEVER:
-        return None
+    if status < HTTPStatus.BAD_REQUEST and (answer is None or not is_error_body(body, answer=answer)):
+        return NO_REFUSAL
+    said = body[:MAX_READ].decode("utf-8", "replace")
+    is_late = status < HTTPStatus.BAD_REQUEST
+    subjects = frozenset(row.subject for row in _ROWS if row.is_in(HTTPStatus.OK if is_late else status, said))
+    members = frozenset(name for name in ours if name.encode() in body)
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
-        return Refusal(RefusedPart.INPUT, is_silent=True)
-    if status < HTTPStatus.BAD_REQUEST and not is_error_body(body, answer=answer):
-        return None
+        return Refusal(status, (Size(Unit.BYTES), Size(Unit.PROMPT)), subjects, is_silent=True)
     content = read_body(body)
-    part = refused_part(content.codes, content.texts)
-    if part is None:
+    length = None if status in _NEVER else _length(content)
+    sizes = tuple(filter(None, (*_things(status, content), length)))
+    # An event of a stream has its status in the error.
+    blamed = content.codes if is_late else {str(status)}
+    return Refusal(status, sizes, subjects, members, is_server_error=any(map(_SERVER_ERROR.fullmatch, blamed)))
+
+
+def _length(content: BodyContent) -> Size | None:
+    """The size in tokens that an error refuses."""
+    unit = refused_unit(content.codes, content.texts)
+    if unit is None:
         return None
     window, prompt, reply = numbers_in(content.numbers, content.texts)
     # If prompt and reply together are refused and the prompt is a small part, the reply is to blame.
-    if part is RefusedPart.OUTPUT or _is_mostly_reply(window, prompt, reply):
-        return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
-    # An event of a stream has its status in the error.
-    blamed = {str(status)} if status >= HTTPStatus.BAD_REQUEST else content.codes
-    return Refusal(RefusedPart.INPUT, window, prompt, reply, any(map(_SERVER_ERROR.fullmatch, blamed)))
+    if unit is Unit.REPLY or _is_mostly_reply(window, prompt, reply):
+        return Size(Unit.REPLY, reply=reply)
+    return Size(Unit.PROMPT, window, prompt, reply)
 
 
 def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) -> bool:
@@ -90,125 +137,121 @@ def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) 
     return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
-# -- what a body says ------------------------------------------------------------------------------------
+# -- subjects --------------------------------------------------------------------------------------------
 
-MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters that are read of one text, and of all; errors come to the point early
-DEEPEST = 32
+WRONG = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
+FORM = (*WRONG, HTTPStatus.INTERNAL_SERVER_ERROR)
+"""Those with which they refuse its form; some chat templates fail with 500."""
+_NO_PATH = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+_CREDENTIAL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_TOOLS = (*FORM, HTTPStatus.NOT_FOUND, HTTPStatus.NOT_IMPLEMENTED)
 
-# Members in which validators and gateways quote the request, the reply or themselves.
-_QUOTED = frozenset(
-    """
-    input inputs messages prompt prompts body request content contents tools choices delta output text arguments
-    failed_generation generated_text headers stack stacktrace traceback url loc user
-    """.split()  # noqa: SIM905 - a table of words
+
+class _Row(NamedTuple):
+    """The words by which an error is known to be about a subject; case does not matter."""
+
+    subject: Subject
+    statuses: Sequence[int]  # 200 for an error under a good status
+    says: str
+    also: str = ""
+    unless: str = r"(?!)"
+
+    def is_in(self, status: int, said: str) -> bool:
+        if status not in self.statuses or not re.search(self.says, said, re.IGNORECASE):
+            return False
+        return bool(re.search(self.also, said, re.IGNORECASE)) and not re.search(self.unless, said, re.IGNORECASE)
+
+
+# The error of a request that has reasoning in its messages. The lesson holds for one tenant, and the next refusal
+# corrects it; so the words need not be exact.
+_REASONING = r"reasoning|thinking|thought|思考|推理"
+_PARAMETER = (  # words of errors about the member of a request that switches reasoning on
+    r"budget|effort|temperature|tool_choice|max_tokens|extra inputs|(?:thinking|reasoning)\.(?:type|enabled)"
+    r"|to be disabled|not (?:supported|permitted|allowed|enabled)|unsupported|unknown|unrecogni[sz]ed|invalid value"
 )
-_CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
-_EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
-_MARKS = re.compile(r"[`'\"*\\“”‘’]+")
+_BOUND_WORDS = (
+    r"(?<!thought[ _-])signature|corrupt|invalid thought|bound to|prefix|tamper|\b(?:modif|alter)(?:y|ied|ed)\b"
+    r"|签名|thought[ _-]?signature[^.]{0,60}(?:not valid|invalid|mismatch|fail|verif)"
+    r"|(?:different|another|other|not belong\w*(?: to)?(?: th\w+)?) (?:conversation|context|prompt|history|request)"
+)
+_REQUIRED_WORDS = (
+    r"missing|\b(?:must|should|lacks?|requires?|required|expected|needs?|ha(?:s|ve) to)\b|without|omitted"
+    r"|absent|not (?:found|present|provided|included|passed|sent|returned)|必须|需要|缺少|缺失|回传|传回"
+)
+_UNKNOWN_PATH = r"\b(?:unexpected|unknown|unsupported|invalid|no such) (?:endpoint|path|route|url)\b"
+_ROWS = (
+    _Row(
+        Subject.ALTERNATE_ROLES,
+        FORM,
+        r"\b(?:roles?|turns?|requests?|messages?|conversations?|user)\b[^.]{0,80}\balternat"
+        r"|\balternat\w*[^.]{0,80}\b(?:roles?|user|assistant)\b"
+        r"|\b(?:successive|consecutive)\b[^.]{0,40}\b(?:user|assistant|role|messages?)\b"
+        r"|unexpected role\W{1,4}(?:user|assistant)\W{1,4}after role",
+    ),
+    _Row(
+        Subject.MIDDLE_SYSTEM,
+        FORM,
+        r"\bsystem\W{0,3}(?:message|role|prompt)s?\b[^.]{0,60}\b(?:beginning|first|start|precede)\b"
+        r"|unexpected role\W{1,4}system\W{1,4}after role"
+        r"|only the first message can\b[^.]{0,20}\bsystem",
+    ),
+    _Row(Subject.CONTEXT_MANAGEMENT, FORM, r"\bcontext_management\b"),
+    _Row(Subject.BOUND_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _BOUND_WORDS, unless=_PARAMETER),
+    _Row(Subject.REQUIRED_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _REQUIRED_WORDS, unless=_PARAMETER),
+    _Row(Subject.TOOLS, _TOOLS, r"tool|function"),
+    _Row(Subject.OPAQUE_HEAD, WRONG, r"compaction|encrypted[ _]content"),
+    _Row(Subject.TRIGGER, (*FORM, *_NO_PATH), r"compaction_trigger"),
+    _Row(Subject.COMPACT_PATH, _NO_PATH, "", unless=r"\bmodel"),  # a model may be what is not found
+    _Row(Subject.COMPACT_PATH, (HTTPStatus.BAD_REQUEST, *_NO_PATH), _UNKNOWN_PATH),
+    _Row(
+        Subject.COMPACTION,
+        WRONG,
+        r"compaction(?:_trigger)?\W[^.]{0,80}(?:not permitted|not supported|unknown|unrecogni[sz]ed|unsupported)"
+        r"|(?:invalid value|unknown|unsupported|unrecogni[sz]ed|unexpected)[^.]{0,80}compaction",
+        unless=r"\bcompaction_(?!trigger)[a-z_]+",  # the vendor's own codes: it knows the form
+    ),
+    _Row(Subject.FOREIGN_SYSTEM, _CREDENTIAL, r"authori[sz]ed for use with|instructions are not valid"),
+    _Row(Subject.ROLES, FORM, r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat"),
+    _Row(Subject.EFFORT, FORM, r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra"),
+    _Row(Subject.LIMIT, FORM, r"token|maximum|too (?:large|high|long|big)|exceed|context|length"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class BodyContent:
-    """The content of a body, in lower case. Its texts have no quotation marks and no runs of white space."""
+# -- pictures and bytes ----------------------------------------------------------------------------------
 
-    texts: tuple[str, ...]
-    codes: frozenset[str]
-    numbers: Mapping[str, int]
-    document: Any
-    event: str = ""
-
-
-def read_body(body: bytes) -> BodyContent:
-    """Reads a body of any form; a body that is not JSON is one text."""
-    text = body.decode("utf-8", "replace").strip()
-    document, event = _document(text)
-    texts: list[str] = []
-    left = MAX_TEXTS
-    codes: set[str] = set()
-    numbers: dict[str, int] = {}
-    for key, value in _leaves(document, "", DEEPEST):
-        match value:
-            case bool():
-                continue
-            case int():
-                numbers.setdefault(key, value)
-                if key in _CODES:
-                    codes.add(str(value))
-            case str() if key in _CODES and " " not in value.strip():
-                codes.add(value.strip().lower())
-            case str() if left > 0:
-                texts.append(plain(value))
-                left -= len(texts[-1])
-    return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
+_STATUSES = (*WRONG, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+_BYTES = re.compile(
+    r"request_too_large|(?:request|payload|body|entity|content)[^.;]{0,40}(?:too large|exceeds? the max)"
+    r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
+    r"|^request too long$|request body: length limit exceeded"
+)
+_PICTURES = re.compile(
+    r"at most ([1-9]\d{0,3}) images?(?:\(s\))? may be provided"
+    r"|too many images(?: and documents)?: [\d +]{1,20}> ?(\d{1,4})\b|too much media: [\w +]{1,60}> ?(\d{1,4})\b"
+    r"|\d images, exceeding the maximum of (\d{1,4})\b|image count \d{1,4} exceeds limit (\d{1,4})\b"
+    r"|can only include (\d{1,4}) image links"
+    r"|too many images\b(?:.{0,60}?\b(?:max(?:imum)?(?: is| of)?|up to|at most) (\d{1,4})\b)?"
+    r"|many-image requests"
+)
+"""What vendors and servers are known to say of too many pictures, with the number that they allow."""
+_OF_TOKENS = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
+MANY = 20  # pictures from which a vendor's stricter rule about their size holds ("many-image requests")
 
 
-def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
-    """Whether a body, or an event, is an error although its status is one of success.
-
-    `answer` is that of the endpoint (`Endpoint.answer`).
-    """
-    has_answer = answer.search(body) is not None
-    if has_answer and not _ERROR.search(body):
-        return False  # part of a normal reply, as nearly always
-    content = read_body(body)
-    document = content.document
-    if content.event == "error":
-        return True
-    if not isinstance(document, Mapping):
-        return False
-    if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
-        return True
-    envelope = document.get("base_resp")
-    has_failed = isinstance(envelope, Mapping) and bool(envelope.get("status_code"))
-    return not has_answer and (has_failed or any(key in document for key in ("detail", "message", "error_msg")))
-
-
-def plain(text: str) -> str:
-    """A text in the form that the patterns expect."""
-    return " ".join(_MARKS.sub("", text[:MAX_TEXT]).split()).lower()
-
-
-def _document(text: str) -> tuple[Any, str]:
-    """The JSON value of a body, and the name of the event if it is one."""
-    parsed = json_or_none(text)
-    if parsed is not None:
-        return _opened(parsed), ""
-    events = _EVENT.findall(text) if text.startswith(("data:", "event:", ":", "id:", "retry:")) else []
-    if not events:
-        return text, ""
-    values = [_opened(found) for each in events if (found := json_or_none(each)) is not None]
-    failed = (value for value in values if isinstance(value, Mapping) and value.get("error"))
-    value = next(failed, values[0] if values else None)
-    name = "error" if re.search(r"^event:[ ]?error\s*$", text, re.MULTILINE) else ""
-    return ("\n".join(events) if value is None else value), name
-
-
-def _opened(value: Any) -> Any:
-    """An event; if it holds a failed response, only its error, because the rest repeats the request's instructions."""
-    response = value.get("response") if isinstance(value, Mapping) and value.get("type") == "response.failed" else None
-    return {"error": response.get("error")} if isinstance(response, Mapping) else value
-
-
-def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """All strings and numbers, each with its key; JSON inside strings is read too."""
-    if depth == 0:
+def _things(status: int, content: BodyContent) -> Iterator[Size]:
+    """The pictures and the bytes that an error refuses; a number of pictures goes before a number of bytes."""
+    if status not in _STATUSES:
         return
-    match value:
-        case Mapping():
-            for name, inner in value.items():
-                if str(name).lower() not in _QUOTED or isinstance(inner, int):
-                    yield from _leaves(inner, str(name).lower(), depth - 1)
-        case list():
-            for inner in value:
-                yield from _leaves(inner, key, depth - 1)
-        case str():
-            nested = json_or_none(value) if value.lstrip()[:1] in ("{", "[") else None
-            yield from [(key, value)] if nested is None else _leaves(nested, key, depth - 1)
-        case int():
-            yield key, value
+    said = [each for each in (*content.texts, *content.codes) if not _OF_TOKENS.search(each)]
+    if (match := next(filter(None, map(_PICTURES.search, said)), None)) is not None:
+        number = next(filter(None, match.groups()), None)
+        yield Size(Unit.PICTURES, MANY if match[0].startswith("many-image") else number and int(number))
+    if any(map(_BYTES.search, said)):
+        yield Size(Unit.BYTES)
 
 
-# -- what its words mean ---------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------------
 #
 # Codes are exact, but few servers send them; a code that names another error outweighs all words. Words vary, so the
 # patterns look for their form: something about a prompt (tokens, a context length) is compared with a bound. Three
@@ -369,25 +412,25 @@ _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_c
 _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
 
 
-def refused_part(codes: frozenset[str], texts: Iterable[str]) -> RefusedPart | None:
+def refused_unit(codes: frozenset[str], texts: Iterable[str]) -> Unit | None:
     """The part that does not fit according to an error; None if the error is about something else."""
     if codes & _INPUT_CODES:
-        return RefusedPart.INPUT
+        return Unit.PROMPT
     if codes & _OTHER_CODES or any(_RATE.search(text) for text in texts):
         return None
     found = {_meaning(text) for text in texts}
     by_code = any(_VALUE_CODES.fullmatch(code) for code in codes)
     if by_code or any(_VALUE_WORDS.search(text) for text in texts):
-        return RefusedPart.OUTPUT if RefusedPart.OUTPUT in found else None
-    return RefusedPart.INPUT if RefusedPart.INPUT in found else next(filter(None, found), None)
+        return Unit.REPLY if Unit.REPLY in found else None
+    return Unit.PROMPT if Unit.PROMPT in found else next(filter(None, found), None)
 
 
-def _meaning(text: str) -> RefusedPart | None:
+def _meaning(text: str) -> Unit | None:
     if _OTHER_SIZES.search(text) and not _PROMPT.search(text):
         return None
     if _ANY_OUTPUT.search(text) and not _ANY_TOGETHER.search(text):
-        return RefusedPart.OUTPUT
-    return RefusedPart.INPUT if _ANY_INPUT.search(text) else None
+        return Unit.REPLY
+    return Unit.PROMPT if _ANY_INPUT.search(text) else None
 
 
 # -- the numbers -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.knowledge.figures import (
+from proxy.servers.figures import (
     MAX_FIRST_OFFSET,
     MAX_ODD,
     MAX_SLOPE,

@@ -1,4 +1,7 @@
-"""What refusals for length teach: the windows that they state, and the sizes that they refuse.
+"""Where the window of a model comes from, and what refusals for length teach.
+
+The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
+A refusal that stated a smaller window replaces the last two. Without any of these the window is unknown.
 
 A refusal that states the window in a number lowers the window of its model, for the tenant that was refused. It holds
 for `ttl` seconds, or until a longer prompt is accepted, or until the server states another window than it did at the
@@ -7,7 +10,7 @@ kept where the server states nothing, or more than it takes, as a list of what m
 
 A lesson is kept in memory, and in the store as a fact that belongs to no session, so replicas share it, also that it is
 forgotten, and a restart keeps it. A request that stores nothing shares nothing. Lessons are shared in the background;
-only the first request for a model waits a moment for those of others (`Knowledge.refresh`).
+only the first request for a model waits a moment for those of others (`Servers.known`).
 
 A refusal without a number teaches no window, because only the upstream knows what it has counted. The size that was
 refused bounds one session (`SizeRefused`), which the session keeps. Only that of a session which is not stored is kept
@@ -24,14 +27,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.profiles import MAX_SCOPES, LessonScope, WindowLookup
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import MAX_SCOPES, LessonScope
 from proxy.store.access import Facts
+from proxy.tokens.models import StatedWindow
 
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 REFUSED_FOR = 3_600.0  # seconds for which a size that was refused bounds its session
-SOURCE = "stated in a refusal"
+UNKNOWN, REQUEST, SETTINGS = "unknown", "request", "settings"
+TABLE_SOURCE, SOURCE = "bundled table", "stated in a refusal"
 _VERSION = 4
 _WHAT = "what was learned of a window"
 
@@ -51,6 +56,33 @@ class LearnedWindow(NamedTuple):
     tokens: int
     until: float  # when it expires, in seconds since the epoch
     stated: int | None  # the window that the server stated at the refusal, if it stated one
+
+
+class Window(NamedTuple):
+    """A window, and where it comes from."""
+
+    tokens: int | None  # the context length in tokens; None if it is unknown
+    source: str  # where it comes from, in words
+    max_input: int | None = None  # the limit in tokens for the prompt alone, if there is one
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the request or the settings give the window, so the server need not be asked."""
+        return self.source == REQUEST or self.source.startswith(SETTINGS)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was set, or stated by the server itself or told in a refusal: enough to refuse a request."""
+        return self.is_set or self.source.startswith("stated")
+
+    def lowered(self, stated: int) -> Window:
+        """This window, or the one that a refusal states if that is smaller."""
+        if self.tokens is not None and self.tokens <= stated:
+            return self
+        return Window(stated, SOURCE, self.max_input)
+
+    def __str__(self) -> str:
+        return UNKNOWN if self.tokens is None else str(self.tokens)
 
 
 @dataclass(slots=True)
@@ -74,7 +106,7 @@ class LearnedWindows:
     tasks: OwnedTasks
     ttl: int
     clock: Callable[[], float]
-    stated: WindowLookup
+    stated: Callable[[LessonScope], StatedWindow | None]
     ask_anew: Callable[[LessonScope], Awaitable[object]]
     sizes: Lru[tuple[LessonScope, str], SizeRefused] = field(default_factory=lambda: Lru(MAX_SCOPES))
     """The sizes refused of sessions that are not stored, by model, tenant and the session's id."""

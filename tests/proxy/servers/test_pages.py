@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.discovery import ANY_NAME, PAGES, Page, Reading, ServerKind, kind_of, windows_in
+from proxy.servers.discovery import ANY_NAME, PAGES, Page, Reading, ServerKind, kind_of, windows_in
 from proxy.tokens.models import StatedWindow
-from tests.proxy.discovery import pages
+from tests.proxy.servers import pages
 
 ASKED = {page.path: page for page in PAGES}
 

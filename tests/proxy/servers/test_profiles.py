@@ -4,16 +4,11 @@ import json
 
 import pytest
 
-from proxy.knowledge.profiles import (
-    ANY,
-    MAX_READ,
-    MAX_SCOPES,
-    LessonScope,
-    Profile,
-    Profiles,
-    Restriction,
-    restriction_in,
-)
+from proxy.condensing.ladder.form import restriction_in
+from proxy.servers import MAX_SCOPES, LessonScope, refusals
+from proxy.servers.known import Profiles
+from proxy.servers.refusals import MAX_READ
+from proxy.settings.profile import ANY, Profile, Restriction
 
 ALTERNATING = Profile(alternate_roles=True)
 NAMELESS = Profile(assistant_name=False)
@@ -55,7 +50,7 @@ ALTERNATES = Restriction("alternate_roles", True)
 
 def profile_after(status: int, body: bytes) -> Profile:
     """The profile of a request that is sent again for this error."""
-    named = restriction_in(status, body, ANY)
+    named = restriction_in(refusals.read(status, body), ANY)
     return ANY if named is None else ANY.under(named)
 
 
@@ -79,8 +74,8 @@ def test_other_errors_and_statuses_teach_nothing() -> None:
 
 
 def test_what_is_refused_is_learned_for_its_model_beside_the_settings() -> None:
-    assert restriction_in(400, error(SAID[0][0]), ANY) == ALTERNATES
-    assert restriction_in(400, error(SAID[0][0]), ALTERNATING) is None
+    assert restriction_in(refusals.read(400, error(SAID[0][0])), ANY) == ALTERNATES
+    assert restriction_in(refusals.read(400, error(SAID[0][0])), ALTERNATING) is None
     profiles = Profiles(lambda _: NAMELESS)
     profiles.learn(LessonScope("m", "t"), [ALTERNATES])
     profiles.learn(LessonScope("m", "t"), [])

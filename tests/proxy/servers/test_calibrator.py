@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.knowledge.anchor import UNCALIBRATED, Anchor, CountedPrompt
-from proxy.knowledge.calibrator import Calibrator
-from proxy.knowledge.figures import Figures
-from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import LessonScope
+from proxy.servers.counting import UNCALIBRATED, Anchor, Calibrator, CountedPrompt
+from proxy.servers.figures import Figures
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store

@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.knowledge.anchor import (
+from proxy.runtime.lru import Lru
+from proxy.servers import LessonScope
+from proxy.servers.counting import (
     MAX_SLOPE,
     MIN_SLOPE,
     UNCALIBRATED,
@@ -21,9 +23,7 @@ from proxy.knowledge.anchor import (
     slope_between,
     stands_in,
 )
-from proxy.knowledge.figures import OWN, Figures, Votes
-from proxy.knowledge.profiles import LessonScope
-from proxy.runtime.lru import Lru
+from proxy.servers.figures import OWN, Figures, Votes
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript

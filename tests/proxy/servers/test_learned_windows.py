@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import LessonScope
+from proxy.servers.windows import LearnedWindows
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store
@@ -234,7 +234,7 @@ async def test_what_is_learned_while_writing_is_written_too() -> None:
 
 
 async def test_each_change_of_a_window_has_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", "proxy.knowledge"):
+    with caplog.at_level("WARNING", "proxy.servers"):
         async with learning() as learned:
             for said in (8_192, 8_192, 9_000):
                 learned.learn(MODEL, said)
