@@ -192,7 +192,7 @@ class Servers:
     ) -> Server:
         """What is known of a request's server and model; only the first request for a model waits for the store.
 
-        Without `patience` it does not. The request may ask for a window, or for one of a million tokens (`is_long`), and
+        Without `patience` it does not. The request may ask for a window, or for one of a million tokens (`is_long`),
         and pay the prices of its vendor (`pays`).
         """
         first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope, counter.cache_key)]

@@ -184,13 +184,6 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number() -> None:
     assert {limit_of({"max_tokens": odd}) for odd in (None, True, "5", 0, -5, 5.0)} == {None}
 
 
-def test_without_a_window_there_is_no_budget() -> None:
-    made = Made()
-    assert policy(made, model="no-such-model").budget is None
-    assert lowest_mark(made, "no-such-model") is None
-    assert policy(made, model="no-such-model", window=9_000).window.tokens == 9_000
-
-
 def test_only_equal_requests_share_a_policy() -> None:
     made = Made(strategy="mask")
     first = policy(made, options={"mask.keep": "3"})

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.endpoints.chat import ANSWER
 from proxy.servers import error_bodies, refusals
-from proxy.servers.refusals import Size, Unit
+from proxy.servers.refusals import Size, Subject, Unit
 from tests.support.growth import grows_too_fast
 
 Case = dict[str, Any]
@@ -158,3 +158,15 @@ def test_a_response_that_failed_for_another_reason_or_began_is_no_refusal() -> N
     body = events(("response.created", {"response": CREATED}))
     assert recognise(200, body) is None
     assert not is_error_body(body)
+
+
+def test_one_error_is_read_for_sizes_subjects_and_the_members_that_are_ours() -> None:
+    said = "Unsupported parameter: 'max_completion_tokens'. Set 'seed', and use roles that alternate user/assistant."
+    error = json.dumps({"error": {"message": said}}).encode()
+    refusal = refusals.read(400, error, answer=ANSWER, ours=("max_completion_tokens", "stream_options"))
+    assert refusal.members == {"max_completion_tokens"}
+    assert Subject.ALTERNATE_ROLES in refusal.subjects
+    assert refusal.sizes == ()
+    silent = refusals.read(413, b"", answer=ANSWER)
+    assert [size.unit for size in silent.sizes] == [Unit.BYTES, Unit.PROMPT]
+    assert refusals.read(200, b'{"choices": []}', answer=ANSWER) is refusals.NO_REFUSAL
