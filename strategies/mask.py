@@ -21,7 +21,7 @@ from strategies.core.excerpt import ERROR
 from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.paths import Target, parsed, target, target_in
-from strategies.core.pieces import Literal, PieceKind
+from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.rounds import Round, answered_calls
@@ -78,30 +78,32 @@ class Mask(Strategy):
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
     def _round(self, view: View, span: Round, files: _Files) -> Iterator[Replace]:
-        answered = answered_calls(view.items[span.start : span.end])
-        for i in range(span.end - 1, span.start - 1, -1):
-            item = view.items[i]
-            if not item.intact or item.source in view.transcript.pinned:
+        items = view.items[span.start : span.end]
+        answered = answered_calls([item.message for item in items])
+        for place in range(len(items) - 1, -1, -1):
+            i, message, piece = span.start + place, items[place].message, items[place].piece
+            if not isinstance(piece, Keep) or piece.source in view.transcript.pinned:
                 continue
-            if item.role is Role.TOOL:
-                yield from self._results(i, item, answered[i - span.start], files, view.counter)
-            elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
-                masked = partial(self._arguments, files=files, handle=handle_of(item.message))
-                written = item.message.body  # read once: a message from the cache is parsed again each time
-                body = item.message.dialect.with_arguments(written, masked)
+            if message.role is Role.TOOL:
+                yield from self._results(i, items[place], answered[place], files, view.counter)
+            elif any(len(call.arguments) > self.options.min_chars for call in message.calls):
+                masked = partial(self._arguments, files=files, handle=handle_of(message))
+                written = message.body  # read once: a message from the cache is parsed again each time
+                body = message.dialect.with_arguments(written, masked)
                 if body is not written:
-                    yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
+                    yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, piece.source),))
 
     def _results(
         self, i: int, item: Item, calls: Sequence[ToolCall | None], files: _Files, counter: TokenCounter
     ) -> Iterator[Replace]:
         message = item.message
-        texts = message.dialect.texts(message.body)
+        written = message.body
+        texts = message.dialect.texts(written)
         sizes = [message.tokens] if len(texts) == 1 else [counter.text(text) for text in texts]
         handle = handle_of(message)
         lines = [self._result(*result, files, handle) for result in zip(texts, sizes, calls, strict=True)]
         if lines != list(texts):
-            body = message.dialect.with_texts(message.body, lines)
+            body = message.dialect.with_texts(written, lines)
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _result(self, text: str, tokens: int, call: ToolCall | None, files: _Files, handle: str) -> str:

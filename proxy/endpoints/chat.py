@@ -397,13 +397,16 @@ class ChatCounter(PartsCounter):
             total += name + 1
         if body.get("role") == "function":
             total += FUNCTION_RESULT_FRAME
-        total += sum(self._call(_inner(call)) for call in list_at(body, "tool_calls"))
+        if body.get("tool_calls"):
+            total += sum(self._call(_inner(call)) for call in list_at(body, "tool_calls"))
         if isinstance(legacy := body.get("function_call"), Mapping):
             total += FUNCTION_CALL_FRAME + self._call(legacy)
         # A reply in sound, which only the server has, and pictures that a model has made.
         if body.get("audio"):
             opaque.priced(None)
-        return total + self._content(list_at(body, "images"), opaque)
+        if body.get("images"):
+            total += self._content(list_at(body, "images"), opaque)
+        return total
 
     def _reasoning(self, body: Mapping[str, object], opaque: Opaque) -> int:
         blocks = [*list_at(body, "thinking_blocks"), *list_at(body, "reasoning_details")]

@@ -139,6 +139,8 @@ def count_in_chunks(text: str, encode: Callable[[str], int]) -> int:
         stride = len(text) // pieces
         sample = "".join(text[at : at + CHUNK_CHARS] for at in range(0, stride * pieces, stride))
         return count_in_chunks(sample, encode) * len(text) // len(sample)
+    if len(text) <= CHUNK_CHARS:
+        return _guarded(text, encode)
     return sum(_guarded(chunk, encode) for chunk in chunks(text))
 
 

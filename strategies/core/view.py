@@ -254,7 +254,8 @@ class View:
 
     @cached_property
     def structure(self) -> Structure:
-        return structure(self.items)
+        # A kept message says itself what its item would say.
+        return structure([item.message if isinstance(item.piece, Keep) else item for item in self.items])
 
     @cached_property
     def task(self) -> int | None:
@@ -364,7 +365,7 @@ class View:
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        return {item.source: i for i, item in enumerate(self.front) if item.source is not None}
+        return {source: i for i, item in enumerate(self.front) if (source := item.piece.source) is not None}
 
     @cached_property
     def messages(self) -> Sequence[Message]:
