@@ -26,6 +26,7 @@ from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
+from proxy.condensing.traits import DECODERS
 from proxy.http.admission import Admission
 from proxy.http.token_limits import TokenBudget
 from proxy.request.callers import Callers, Tenants, tenant_key
@@ -88,7 +89,7 @@ class Services:
         self.telemetry = Telemetry(self.tenants.is_name, settings.currency)
         self.upstream = Upstream(settings.upstream)
         self.store = store = timed(store, self.telemetry.record_store)
-        self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
+        self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
         self.background = OwnedTasks()
         table = bundled_table(config_directory() / "models.toml")
         self.policies = Policies(settings, table)

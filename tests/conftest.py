@@ -53,7 +53,7 @@ def what_is_kept_of_a_written_session_is_what_reading_it_gives(monkeypatch: pyte
     wrote = Records.put_session
 
     def compared(records: Records, meta: bytes, session: Session, size: int) -> None:
-        read = decode_document(decompress(meta))
+        read = decode_document(decompress(meta), records.decoders)
         if read != session._replace(revision=0):
             others.append((read, session))
         wrote(records, meta, session, size)

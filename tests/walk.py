@@ -494,8 +494,8 @@ async def counted() -> dict[str, int]:
             python, c = await least_calls(app, trace, size, talk(size, messages, letters))
             found[f"python_calls_{size}"], found[f"c_calls_{size}"] = python, c
         few, _ = await least_calls(app, trace, "few", talk("few", 7, 20), stream=True, events=100)
-        many, _ = await least_calls(app, trace, "many", talk("many", 7, 20), stream=True, events=200)
-        found["python_calls_100_events"] = many - few
+        many, _ = await least_calls(app, trace, "many", talk("many", 7, 20), stream=True, events=500)
+        found["python_calls_100_events"] = (many - few) // 4  # a timer that fires in one of them weighs less
     return found
 
 

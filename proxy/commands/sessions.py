@@ -318,7 +318,7 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
         judged = f"{verdict['count']} messages of {verdict['tokens']:,} tokens"
         yield f"{_verdict_words(verdict)} on {judged}, {moment(verdict['at'])}"
         yield from _vote_lines(verdict["metadata"])
-    if failed := session["failed_try"]:
+    if failed := session.get("failed_try"):
         wanted = " after a judge's YES" if failed["judged"] else ""
         yield from _wrapped(
             f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"

@@ -25,7 +25,7 @@ from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.requests import RequestRecord, amounts, in_millionths
-from proxy.sessions.session import MAX_MODEL_NAME, Branch, Session, size_after
+from proxy.sessions.session import MAX_MODEL_NAME
 from proxy.settings.profile import Restriction
 from strategies.core.view import View
 
@@ -78,7 +78,7 @@ class Attempts:
         """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
         if not fits_whole(refused.context):
             return None
-        original = undecided(refused.context.for_original())
+        original = undecided(refused.context.for_original()._replace(must_store=True))
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
         decision = written(decision, probe=False)
         if decision.body == refused.body:
@@ -171,70 +171,6 @@ def record_of(turn: Turn) -> RequestRecord:
     )
 
 
-def session_after(
-    turn: Turn, record: RequestRecord, session: Session, old: Branch | None, now: float
-) -> tuple[Session, RequestRecord]:
-    """The session once a turn was answered, and the request's record with the branch that it has in it.
-
-    `old` is the branch that it continues, None if it opens one.
-    """
-    sent, reply = turn.sent, turn.reply
-    decision, rounds, tried = sent.decision, sent.rounds, sent.tried
-    context = decision.context
-    policy, history = context.policy, context.kept
-    branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
-        applied=_last_applied(decision),
-        reply="" if context.compacting else reply.ending,
-        bound=context.bound_under(decision.applied),
-    )
-    if reply.anchor is not None and context.compacting is None:
-        branch = branch._replace(anchor=reply.anchor)
-    more = {"own_tokens": decision.own_tokens, **turn.amounts}
-    if rounds is not None and rounds.spent_tokens:
-        more["memory_tokens"] = rounds.spent_tokens
-    after = session.with_branch(old, branch).with_totals(**more)
-    if context.compacting is not None:
-        after = after.with_compaction(branch.name, reply.marks)
-    # What an opaque head carries gets its place with the first view that has it.
-    patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
-    for patch in patches if session.patches or any(patches) else ():
-        after = after.with_patch(patch, history.digests, decision.view.covered_count)
-    advice = decision.economy
-    after = after.with_model(record.model)._replace(
-        settings=session.settings if session.is_derived else dict(policy.session_settings),
-        strategy=policy.pipeline.text,
-        window=policy.window.tokens,
-        economy={"mode": policy.economy, **advice._asdict()} if advice is not None else session.economy,
-        rewriting=(
-            session.rewriting.after_one_more(turn.asked.upstream.base_url, now)
-            if Step.ORIGINAL in tried
-            else session.rewriting
-        ),
-        size_refused=(session.size_refused or context.size_refused)
-        and size_after(
-            session.size_refused, context.size_refused, ends=not reply.is_late_refusal and ends_size(decision)
-        ),
-        pictures_out=context.pictures_out or session.pictures_out,
-    )
-    return after, record._replace(branch=branch.name)
-
-
-def ends_size(decision: Decision) -> bool:
-    """Whether the size refused that bounds the session ends once this view is accepted, because it is longer."""
-    size = decision.context.size_refused
-    return size is not None and decision.expected_tokens > size.tokens
-
-
-def _last_applied(decision: Decision) -> str:
-    """The id of the condensation that the branch will have applied last, "" for none.
-
-    A request that is `off`, or under `observe:`, leaves it unchanged.
-    """
-    if decision.applied is None and not decision.context.policy.rewrites:
-        return decision.context.recognised.last_applied or ""
-    return decision.applied.id if decision.applied else ""
-
-
 def degraded(decision: Decision, failure: str) -> Decision:
     """The decision with the reason why its session is not stored, unless `rewrite-refused` is the reason already."""
     is_refused = decision.reason == Reason.REWRITE_REFUSED
@@ -245,8 +181,7 @@ def _is_too_small(decision: Decision) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     context, found = decision.context, decision.context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None
-    is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
-    if not is_new or is_taught:
+    if not is_new or context.must_store:
         return False
     policy = context.policy
     window = policy.budget.window if policy.budget and policy.window.tokens is not None else None
@@ -264,11 +199,6 @@ def _marked(view: View, body: Body) -> list[bytes]:
     return elements
 
 
-def is_rewritten(context: RequestContext) -> bool:
-    """Whether the message list differs from what the client sent even if nothing is condensed."""
-    return context.append is not None or context.pictures_out is not None or context.has_restored
-
-
 def spliced(
     view: View,
     context: RequestContext,
@@ -283,7 +213,7 @@ def spliced(
     """
     request = context.request
     messages = None
-    if hidden or view.is_changed or is_rewritten(context):
+    if hidden or view.is_changed or context.is_rewritten:
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     managed, policy = request.body.endpoint.management_member, context.policy
@@ -309,7 +239,7 @@ def written(decision: Decision, *, probe: bool) -> Decision:
     probed = (
         probe
         and body.values.get("stream") is True
-        and (view.is_changed or is_rewritten(context))
+        and (view.is_changed or context.is_rewritten)
         and policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )

@@ -1,7 +1,7 @@
 """What a request has beside its list and its session: facts that most requests need not ask for.
 
-A request for which nothing is due has no more than its calibration. Any other one is completed with what its session
-has: a form, pins, pictures that are left out, what an opaque head carries, memory, and the advice of the economy.
+A request for which nothing is due has no more than its calibration. Any other one is completed with memory, and with
+what its session has that others have not, by the rows of `TRAITS`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ from hashlib import blake2b
 from operator import attrgetter
 
 from proxy.condensing.policy import Policies, own_threshold
-from proxy.condensing.turn import RequestContext, fits_whole, fold_view
+from proxy.condensing.traits import TRAITS, economy
+from proxy.condensing.turn import MIN_SAVING, RequestContext, fold_view
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import ClientRequest
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
-from proxy.sessions.session import has_node
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
-from strategies.core.pieces import carried_in
 from strategies.core.protocol import Triggering
-from strategies.core.transcript import standing_patches
-from strategies.core.view import item_for
+from strategies.core.view import put_in
 
 MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
 NEWEST = 64  # growth is measured over this many of the newest messages
-MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
 MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
+MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -63,21 +61,18 @@ class Completer:
         return self._complete(await self._count(context) if _needs_counts(context) else context)
 
     def _complete(self, context: RequestContext) -> RequestContext:
-        policy = context.policy
-        context = _with_pictures_out(_with_carried(context.for_profile(policy.profile).with_session_facts()))
-        if any(policy.memory):
+        now, session = self.servers.clock(), context.recognised.session
+        had = session.traits if session else ()
+        rows = [row for row in TRAITS if row.name in had or (row.applies and row.applies(context))]
+        context = context.for_profile(context.policy.profile).with_session_facts()
+        for shape in [row.shape for row in rows if row.shape]:
+            context = shape(context, now)
+        if any(context.policy.memory):
             context = self.add_memory(context)
-        context = self._calibrate(context)
-        if not context.is_estimated:
-            context = with_economy(context)
-        return self._spared(context)
-
-    def _spared(self, context: RequestContext) -> RequestContext:
-        """The context for sending the request as it came, if its session is spared rewriting and it fits."""
-        session = context.recognised.session
-        upstream, now = context.request.upstream.base_url, self.servers.clock()
-        is_spared = session is not None and session.rewriting.spares(upstream, now)
-        return context.spared() if is_spared and context.policy.rewrites and fits_whole(context) else context
+        context = with_economy(self._calibrate(context))
+        for sized in [row.sized for row in rows if row.sized]:
+            context = sized(context, now)
+        return context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
         """The context with its tokens counted, if they were only estimated by length; votes and retries need counts."""
@@ -99,35 +94,14 @@ class Completer:
         return context._replace(prompt=prompt, calibrated=calibrated, own_budget=budget)
 
 
-def _with_pictures_out(context: RequestContext) -> RequestContext:
-    """The context that leaves out the pictures which its session has left out before."""
-    session, digests = context.recognised.session, context.history.digests
-    out = session.pictures_out if session is not None and context.policy.rewrites else None
-    is_here = out is not None and has_node(digests, out.length, bytes.fromhex(out.node))
-    return context.leaving_out(out) if out is not None and is_here else context
-
-
-def _with_carried(context: RequestContext) -> RequestContext:
-    """The context with what opaque heads carry, at its places, and without the heads that this upstream cannot read."""
-    known = context.recognised.condensations
-    if not known and not context.policy.reads_opaque:
-        return context
-    maker = context.maker
-    readable = tuple(each for each in known if each.is_readable_by(maker))
-    recognised = context.recognised._replace(condensations=readable, reader=maker)
-    context = context._replace(recognised=recognised)
-    patches = carried_in(context.recognised.patches)
-    return context.with_transcripts(
-        lambda transcript: transcript.having(patches=standing_patches(patches, transcript)) if patches else transcript
-    )
-
-
 def with_economy(context: RequestContext) -> RequestContext:
     """The context with the advice where condensing is cheapest; under `auto` its budget follows that."""
     policy, budget, transcript = context.policy, context.own_budget, context.history
+    if context.is_estimated or policy.economy == "off" or policy.pipeline.is_off or budget is None:
+        return context
     newest = transcript.chain[-NEWEST:]
     requests = [message.role for message in newest].count(Role.ASSISTANT) + 1
-    if policy.economy == "off" or policy.pipeline.is_off or budget is None or requests < MIN_REQUESTS:
+    if requests < MIN_REQUESTS:
         return context
     head = context.overhead + transcript.system_tokens
     if transcript.task is not None:
@@ -142,19 +116,17 @@ def with_economy(context: RequestContext) -> RequestContext:
     if policy.economy == "auto" and advice.saves > 0:
         budget = follow(budget, advice)
         policy = policy._replace(budget=policy.budget and policy.budget.with_marks(budget.marks))
-    return context._replace(policy=policy, own_budget=budget, advice=advice)
+    context = context._replace(policy=policy, own_budget=budget, advice=advice)
+    is_told = advice.saves >= MIN_SAVING
+    told = {economy.TRAIT.name: {"mode": policy.economy, **advice._asdict()}} if is_told else {}
+    return context._replace(traits={**context.traits, **told})
 
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
     measured, body, transcript = context.measured, context.request.body, context.shown
     systems = b"".join([message.digest for _, message in transcript.systems])
-    # What memory puts into the view, each with its index in the chain. What is carried goes with the message before it.
-    hidden = [
-        (patch.at - patch.is_carried, item_for(piece, transcript, context.counter).message)
-        for patch in transcript.patches
-        for piece in patch.pieces
-    ]
+    hidden = put_in(transcript, context.counter) if transcript.patches else ()
     return CountedPrompt(
         transcript,
         context.overhead,
@@ -164,21 +136,19 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         context.counter.cache_key,
         measured.precision is Precision.EXACT,
         not body.is_text,
-        tuple(hidden),
+        hidden,
         context.request.lesson_scope,
     )
 
 
 def is_idle(context: RequestContext) -> bool:
-    """Whether nothing is due: the length alone is below every mark, and nothing else may change the request."""
+    """Whether nothing is due: the length alone is below every mark, and nothing found may change the request."""
     recognised, policy, session = context.recognised, context.policy, context.recognised.session
-    if not (context.is_estimated and policy.acts_by_size) or recognised.condensations or recognised.failure:
+    if not (context.is_estimated and policy.acts_by_size) or policy.memory.tool:  # a refusal may lead to the tool
         return False
-    if policy.memory.tool:
-        return False  # what a refusal leads to may offer it
-    if context.size_refused or context.has_restored or context.sent.transcript.is_signed or recognised.patches:
+    if recognised.condensations or recognised.patches or recognised.failure or context.has_restored:
         return False
-    return session is None or not (session.failed_try or session.pictures_out or session.rewriting.proofs)
+    return not (context.traits or (session and session.traits) or context.sent.transcript.is_signed)
 
 
 def _needs_counts(context: RequestContext) -> bool:
@@ -189,7 +159,7 @@ def _needs_counts(context: RequestContext) -> bool:
     size refused, the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
-    is_bounded = context.size_refused is not None or context.policy.economy == "auto"
+    is_bounded = bool(context.traits) or context.policy.economy == "auto"
     if is_bounded or (known and (context.recognised.pins or context.history.lasting)):
         return True
     if context.uses_memory or (stage is not None and stage.inline):

@@ -22,6 +22,7 @@ from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
 from proxy.condensing.making import TRIGGERS, Maker, RunResult
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
+from proxy.condensing.traits import failed_try
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
@@ -275,7 +276,7 @@ def why_no_record(decision: Decision) -> str:
     """Why the record that judges wanted for this view failed; "" if none did."""
     context = decision.context
     session = context.recognised.session
-    failed = session.failed_try if session else None
+    failed = failed_try.TRAIT.of(session) if session else None
     if failed is None or not failed.judged:
         return ""
     is_same = failed.branch == context.branch_name and failed.applied == decision.base.applied_id

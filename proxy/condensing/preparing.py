@@ -21,12 +21,14 @@ from uuid import uuid4
 
 from proxy.asking import Caller
 from proxy.condensing.making import Maker, PipelineRunner, RunResult
+from proxy.condensing.traits import failed_try
+from proxy.condensing.traits.failed_try import FailedTry
 from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import FailedTry, Session
+from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
@@ -257,7 +259,7 @@ class Preparer:
     def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: the one that this process knows, and the one in the session."""
         session = context.recognised.session
-        stored = session.failed_try if session else None
+        stored = failed_try.TRAIT.of(session) if session else None
         known = (
             self._failed_tries.get(context.branch_work_key),
             stored if stored and stored.branch == context.branch_name else None,
@@ -317,11 +319,11 @@ class Preparer:
             self._failed_tries.put(context.branch_work_key, failed)
             if reason:
                 stored = failed
-        had_failed = session is not None and session.failed_try is not None
+        had_failed = session is not None and failed_try.TRAIT.of(session) is not None
         if result.own_tokens or stored or had_failed:
             await self.keeper.amend(
                 context.recognised,
-                lambda session: session.with_totals(own_tokens=result.own_tokens)._replace(failed_try=stored),
+                lambda session: failed_try.TRAIT.put(session.with_totals(own_tokens=result.own_tokens), stored),
             )
 
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Step, ends_size
+from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder import LADDER
 from proxy.condensing.ladder.full_cache import note_full, take_room
 from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, window_after
 from proxy.condensing.ladder.rung import Next, Parts
+from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import RequestContext
 from proxy.endpoints.replies import Usage
 from proxy.errors import ProxyError
@@ -74,20 +75,24 @@ class Refusals:
 
     async def keep(self, attempt: Attempt) -> None:
         """Keeps the size that was refused, although the request failed."""
-        context, size = attempt.decision.context, attempt.decision.context.size_refused
+        context, size = attempt.decision.context, size_refused.TRAIT.of(attempt.decision.context)
         if size is None:
             return
         if context.recognised.session is None:
             self._keep_unstored(context, size)
         elif context.may_store:
             await self.parts.attempts.keeper.amend(
-                context.recognised, lambda session: session._replace(size_refused=size), creates=False
+                context.recognised, lambda session: size_refused.TRAIT.put(session, size), creates=False
             )
 
     def in_session(self, server: Server, place: Recognised) -> Server:
         """The server under the size that it has refused in the request's session, as long as that holds."""
         session, servers = place.session, self.parts.servers
-        size = session.size_refused if session else servers.learned.sizes.get((server.scope, place.shown_id))
+        size: SizeRefused | None = (
+            servers.learned.sizes.get((server.scope, place.shown_id))
+            if session is None
+            else session.traits.get(size_refused.TRAIT.name)
+        )
         if size is None or (size.model, size.upstream) != (server.scope.model, server.scope.upstream):
             return server
         return server._replace(size_refused=size) if size.until > servers.clock() else server
@@ -141,9 +146,9 @@ class Refusals:
 
         Returns the anchor for the next request of its branch.
         """
-        decision, context, size = attempt.decision, attempt.decision.context, attempt.decision.context.size_refused
-        if size is not None:
-            is_ended = ends_size(decision)
+        decision, context = attempt.decision, attempt.decision.context
+        if (size := context.traits.get(size_refused.TRAIT.name)) is not None:
+            is_ended = size_refused.ends(decision)
             if is_ended:
                 text = "prompts of session %s are no longer limited to %d tokens: the upstream accepted %d"
                 _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
@@ -164,7 +169,8 @@ class Refusals:
             return attempt
         attempt, _ = taught(self.parts, attempt, size, is_silent=False)
         if not attempt.stores:
-            self._keep_unstored(attempt.decision.context, attempt.decision.context.size_refused)
+            context = attempt.decision.context
+            self._keep_unstored(context, size_refused.TRAIT.of(context))
         return attempt
 
 

@@ -7,7 +7,7 @@ came (`last_resort`), with nothing known but the request. Neither ever changes; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from types import MappingProxyType
@@ -26,9 +26,9 @@ from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
-from proxy.servers.windows import UNKNOWN, SizeRefused
+from proxy.servers.windows import SIZE_REFUSED, UNKNOWN
 from proxy.sessions.recognition import Identity, Recognised
-from proxy.sessions.session import MAIN, OWN_HEADER, Branch, PicturesOut, printable_id
+from proxy.sessions.session import MAIN, OWN_HEADER, Branch, printable_id
 from proxy.sessions.supply import Append
 from proxy.settings.profile import Profile
 from proxy.store.access import Patience
@@ -38,15 +38,14 @@ from proxy.tokens.media import media_prices
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
-from strategies.core.messages import NO_PICTURES, Message, Pictures, Value, dump
 from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, Bound
 from strategies.core.reasoning import UNKNOWN as UNKNOWN_HEAD
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
-from strategies.dialects.pictures import has_pictures, without_pictures
 
+NO_TRAITS: Mapping[str, Any] = MappingProxyType({})
 ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowance has paid
 MIN_SAVING = 0.01  # the smallest saving that is reported, as a share of the cost of prompts
 
@@ -65,7 +64,7 @@ class RequestContext(NamedTuple):
     history: Transcript  # that of the whole conversation
     kept: Transcript
     """What the session keeps of it: without a message that only asks for the client's own compaction."""
-    shown: Transcript  # that of which views are made, without the pictures that the session leaves out
+    shown: Transcript  # that of which views are made; `measured` without what the session leaves out
     overhead: int  # tokens besides the messages: tools and framing, including the memory tool
     branch: Branch | None  # the branch that the request continues; None if it opens one
     branch_name: str  # the name of the branch that it continues or opens
@@ -80,9 +79,10 @@ class RequestContext(NamedTuple):
     advice: Advice | None = None
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
-    size_refused: SizeRefused | None = None
-    """The size that the session's upstream has refused, as long as it bounds the session."""
-    pictures_out: PicturesOut | None = None  # the pictures that `shown` lacks
+    traits: Mapping[str, Any] = NO_TRAITS
+    """What bears on the request of what only some sessions have, and what it has found of that (`TRAITS`)."""
+    must_store: bool = False
+    """Whether a refusal has taught what the session must keep, however small it is."""
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -112,17 +112,6 @@ class RequestContext(NamedTuple):
 
     def with_offer(self, offer: Offer) -> RequestContext:
         return self._replace(offer=offer, overhead=self.measured.overhead + offer.tokens)
-
-    def leaving_out(self, out: PicturesOut) -> RequestContext:
-        """The context whose views lack these pictures. Digests and what is stored stay those of the client's list."""
-        transcript, left = self.measured.transcript, out.number
-        chain = list(transcript.chain)
-        for at, message in enumerate(chain[: out.length]):
-            body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
-            if number:
-                left -= number
-                chain[at] = _rewritten(message, body, number, self.counter)
-        return self._replace(pictures_out=out, shown=transcript.with_bodies(chain))
 
     @property
     def binds_reasoning(self) -> bool:
@@ -230,7 +219,8 @@ class RequestContext(NamedTuple):
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
-        return self.append is not None or self.has_restored or self.pictures_out is not None
+        is_shorter = self.shown is not self.measured.transcript
+        return is_shorter or self.append is not None or self.has_restored
 
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
@@ -252,13 +242,14 @@ class RequestContext(NamedTuple):
         return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
-        """The context whose transcripts know where the newest turn begins, and what stays: pins, and `lasting` ones."""
-        length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
-        context = self
+        """The context whose transcripts know where the newest turn begins, and what stays by its kind (`lasting`)."""
+        length, context = self.recognised.newest_turn, self
         if length != self.history.newest_turn:
             context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length))
-        if not (pins or self.measured.transcript.lasting):
-            return context
+        return context.with_pinned() if self.measured.transcript.lasting else context
+
+    def with_pinned(self, pins: Sequence[bytes] = ()) -> RequestContext:
+        """The context in which these messages stay, and those that stay by their kind."""
         window = self.policy.budget.window if self.policy.budget else None
 
         def pinned(transcript: Transcript) -> Transcript:
@@ -266,7 +257,7 @@ class RequestContext(NamedTuple):
             both = (pinned_in(nodes, transcript, window) for nodes in (pins, lasting))
             return transcript.having(pinned=frozenset[int]().union(*both))
 
-        return context.with_transcripts(pinned)
+        return self.with_transcripts(pinned)
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
@@ -297,7 +288,6 @@ class RequestContext(NamedTuple):
             overhead=self.sent.overhead,
             prompt=NO_PROMPT,
             offer=NO_OFFER,
-            pictures_out=None,
         )
 
     def for_smaller(self, policy: Policy, own_budget: Budget) -> RequestContext:
@@ -416,7 +406,7 @@ def context_of(  # noqa: PLR0913
         recognised=recognised,
         policy=policy,
         counter=server.counter,
-        size_refused=server.size_refused,
+        traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
         sent=sent,
         whole=whole,
         measured=measured,
@@ -535,7 +525,7 @@ def undecided(context: RequestContext) -> Decision:
     return Decision(
         context,
         view,
-        view.tokens if view.drops_reasoning or context.pictures_out else measured.tokens,
+        view.tokens if view.drops_reasoning or context.shown is not measured.transcript else measured.tokens,
         recognised.shown_id,
         action=Action.DEGRADED if recognised.failure else Action.PASSED,
         reason=recognised.failure,
@@ -567,12 +557,3 @@ def last_resort(request: ClientRequest) -> Decision:
 def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
     overlays = (condensation.overlay,) if condensation else ()
     return fold(context.transcript_under(condensation), overlays, context.overhead, context.counter)
-
-
-def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -> Message:
-    """A message of the chain with a body that lacks so many of its pictures."""
-    number, tokens = message.pictures
-    left = number - left_out
-    pictures = Pictures(left, tokens * left // number) if left > 0 else NO_PICTURES
-    data = dump(body).encode()
-    return replace(message, data=data, parsed=body, tokens=counter.message(body), pictures=pictures)

@@ -43,6 +43,10 @@ _WHAT = "what was learned of a window"
 _log = logging.getLogger(__name__)
 
 
+SIZE_REFUSED = "size_refused"
+"""The name of the trait (`proxy/condensing/traits`)."""
+
+
 class SizeRefused(NamedTuple):
     """The size of a view that was refused for its length without a number."""
 

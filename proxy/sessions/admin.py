@@ -151,7 +151,8 @@ class Admin:
         if counter.encoder is not None:
             counter.encoder.load()  # here, in a thread, rather than when a page counts
         pins = list(_pins(session, branches, counter))
-        document = {**session_document(key, session, stored, requests), "pins": pins}
+        traits = dict.fromkeys(self._stored.records.decoders)  # None, unless the session has them
+        document = {**traits, **session_document(key, session, stored, requests), "pins": pins}
         document["tenant_name"] = self._name_of(key.tenant)
         return ShownSession(document, session, requests, branches, counter)
 
@@ -353,8 +354,6 @@ def session_document(
         "parent": session.parent,
         "model": session.model,
         "settings": dict(session.settings),
-        "rewriting": session.rewriting._asdict(),
-        "size_refused": session.size_refused and session.size_refused._asdict(),
         "totals": dict(session.totals),
         "branches": [_branch(branch, stored) for branch in session.branches],
         "context_strategy": session.strategy,
@@ -362,8 +361,7 @@ def session_document(
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
-        "economy": dict(session.economy),
-        "failed_try": session.failed_try and session.failed_try._asdict(),
+        **{each: dict(v) if isinstance(v, Mapping) else v._asdict() for each, v in session.traits.items()},
         "memory": to_json(session.cards()),
         "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
         "requests": [request_document(each) for each in requests],

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.runtime.lru import Lru
 from proxy.servers import counting
-from proxy.servers.windows import SizeRefused
 from proxy.sessions.session import (
+    NOTHING,
     Branch,
     ClientCompaction,
-    FailedTry,
-    PicturesOut,
-    RefusedRewriting,
     Session,
     Tip,
     TurnStart,
@@ -44,8 +41,10 @@ from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
 _log = logging.getLogger(__name__)
-VERSION = 4
+VERSION = 5
 BLOCK_VERSION = 2  # the schema version of all blocks, including those of append mode
+Decoders = Mapping[str, Callable[[Any], object]]
+"""What reads the stored values of traits, by name (`proxy/condensing/traits`)."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes in any other format."""
 MAX_BYTES = 2 * 1024 * 1024
@@ -58,7 +57,7 @@ _RECORDED = (  # the fields of a condensation that its record has; whether it st
     *("tokens_after", "created_at", "own_tokens", "parent", "cards", "metadata"),
 )
 _SAME = (
-    *("id", "source", "created_at", "parent", "settings", "strategy", "window", "totals", "judging", "economy"),
+    *("id", "source", "created_at", "parent", "settings", "strategy", "window", "totals", "judging"),
     *("inherited", "model"),
 )
 _RENAMED = {
@@ -81,10 +80,6 @@ def encode_session(session: Session) -> bytes:
             "line": session.tip,
             "branches": session.branches,
             "verdicts": list(map(encode_verdict, session.verdicts)),
-            "failed": session.failed_try,
-            "rewriting": session.rewriting,
-            "size": session.size_refused,
-            "pictures": session.pictures_out,
             "patches": [
                 [patch.anchor, patch.at, list(_encode_pieces(patch.pieces)), patch.under, patch.asked]
                 for patch in session.patches
@@ -93,12 +88,13 @@ def encode_session(session: Session) -> bytes:
             "forgotten": session.forgotten_ids,
             "dialect": session.dialect,
             "models": session.models,
+            **({"traits": session.traits} if session.traits else {}),
             **({"compactions": session.compactions} if session.compactions else {}),
         }
     ).encode()
 
 
-def decode_document(meta: bytes) -> Session | None:
+def decode_document(meta: bytes, decoders: Decoders = NOTHING) -> Session | None:
     """The session in a document, without its condensations; None if another version wrote it."""
     document = json.loads(meta)
     if document["v"] != VERSION or document["dialect"] not in DIALECTS:
@@ -108,10 +104,7 @@ def decode_document(meta: bytes) -> Session | None:
         branches=tuple(map(_branch, document["branches"])),
         tip=Tip(*document["line"]),
         verdicts=tuple(_verdict(row) for row in document["verdicts"]),
-        failed_try=FailedTry(*document["failed"]) if document["failed"] else None,
-        rewriting=RefusedRewriting(*document["rewriting"]),
-        size_refused=SizeRefused(*document["size"]) if document["size"] else None,
-        pictures_out=PicturesOut(*document["pictures"]) if document["pictures"] else None,
+        traits={name: decoders[name](value) for name, value in document.get("traits", NOTHING).items()},
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)), under, bytes.fromhex(asked))
             for anchor, at, pieces, under, asked in document["patches"]
@@ -281,7 +274,10 @@ def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
 class Records:
     """Reads sessions and records; one per app. Raises `StoreError` for bytes that cannot be decoded."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS) -> None:
+    def __init__(
+        self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS, decoders: Decoders = NOTHING
+    ) -> None:
+        self.decoders = decoders
         self._records: Lru[bytes, tuple[Condensation | None]] = Lru(max_bytes)
         self._documents: Lru[bytes, Session] = Lru(max_documents)
 
@@ -293,7 +289,7 @@ class Records:
         if session is None:
             document = decompress(snapshot.meta)
             try:
-                session = decode_document(document)
+                session = decode_document(document, self.decoders)
             except UNREADABLE as error:
                 raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
             if session is None:

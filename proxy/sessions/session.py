@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import ending
 from proxy.servers.counting import Anchor
-from proxy.servers.windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
 from strategies.core.client_compaction import carries
 from strategies.core.condensation import Condensation
@@ -48,9 +47,6 @@ DERIVED = "derived"
 CHAT = "chat"
 """The dialect of what names none."""
 MAX_VERDICTS = 16
-PROOFS = 2
-SPARED_FOR = 3_600.0
-"""Seconds for which a session is spared rewriting after the last proof that its upstream refuses it."""
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
 NOTHING: Mapping[str, Any] = {}
@@ -203,48 +199,6 @@ class Tip(NamedTuple):
     block: str = ""
 
 
-class FailedTry(NamedTuple):
-    applied: str
-    """The id of the condensation in the view; "" if there was none."""
-    tokens: int
-    reason: str = ""
-    """Why there is no record; "" if no model was asked and no judge wanted one."""
-    judged: bool = False
-    branch: str = ""
-    at: float = 0.0
-    """Seconds since the epoch."""
-
-
-class PicturesOut(NamedTuple):
-    """The oldest pictures of a history, left out of its views because a request was refused for its size."""
-
-    number: int
-    length: int
-    """How many first messages of the chain have them."""
-    node: str
-    """The chain digest after those messages, in hex."""
-
-
-class RefusedRewriting(NamedTuple):
-    """How often an upstream accepted a request only as the client wrote it, for no reason that it gave."""
-
-    proofs: int = 0
-    until: float = 0.0
-    """Until when they count, in seconds since the epoch."""
-    upstream: str = ""
-
-    def after_one_more(self, upstream: str, now: float) -> RefusedRewriting:
-        counts = self.upstream == upstream and self.until > now
-        return RefusedRewriting((self.proofs if counts else 0) + 1, now + SPARED_FOR, upstream)
-
-    def spares(self, upstream: str, now: float) -> bool:
-        """Whether the session's requests to an upstream are sent as they come, as long as they fit.
-
-        One error proves nothing.
-        """
-        return self.proofs >= PROOFS and self.upstream == upstream and self.until > now
-
-
 class Pin(NamedTuple):
     """A person's wish that a message stay word for word."""
 
@@ -300,9 +254,6 @@ class Session(NamedTuple):
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
-    economy: Mapping[str, Any] = NOTHING
-    """Where condensing is cheapest: `trigger` in tokens, the share that it `saves`, the `mode`; for people to read."""
-    failed_try: FailedTry | None = None
     added_cards: tuple[MemoryCard, ...] = ()
     forgotten_ids: tuple[str, ...] = ()
     patches: tuple[Overlay, ...] = ()
@@ -310,9 +261,8 @@ class Session(NamedTuple):
     """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
     forked_after: int = 0
     """How many first messages the session shares with its parent."""
-    rewriting: RefusedRewriting = RefusedRewriting()
-    size_refused: SizeRefused | None = None
-    pictures_out: PicturesOut | None = None
+    traits: Mapping[str, Any] = NOTHING
+    """What only some sessions have, by the names of its rows (`proxy/condensing/traits`)."""
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     model: str = ""
@@ -505,18 +455,6 @@ def unstored_in(session: Session, transcript: Transcript, branch: Branch | None)
     shared = branch.common_length(transcript.digests)
     # Messages in front of the branch's last question may be gone, including inherited ones.
     return range(min(session.inherited, shared)), range(shared, end)
-
-
-def size_after(stored: SizeRefused | None, known: SizeRefused | None, *, ends: bool) -> SizeRefused | None:
-    """The size refused that bounds the session after a request: the newest one, unless the request has ended it.
-
-    `known` bounded the request, or was learned from it; it `ends` if a longer view was accepted. The stored one may be
-    another model's, or that of a request which was answered meanwhile.
-    """
-    if stored is None or stored == known:
-        return None if ends else known
-    is_newer = known is not None and not ends and known.until > stored.until
-    return known if is_newer else stored
 
 
 def _seen_after(

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from proxy.sessions.codec import Records, encode_session
+from proxy.sessions.codec import Decoders, Records, encode_session
 from proxy.sessions.session import Session
 from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress, secret_of
 from proxy.store.base import Store, StoreError, StoreKey, Write
@@ -32,6 +32,7 @@ _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
 _ANCESTORS = 8
 IN_THREAD = 64 * 1024  # bytes of a write; larger ones are compressed in a thread
 NONE: Mapping[str, bytes] = MappingProxyType({})
+NO_DECODERS: Decoders = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +41,22 @@ class StoredSessions:
     """Sessions in a store; one per app. `timeout` is how many seconds one piece of work may wait for the store.
 
     `on_write` is called after each write with the reason of its failure, "" if it worked.
+    `decoders` read what only some sessions have.
     """
 
-    def __init__(self, store: Store, timeout: float, on_write: Callable[[str], None] = lambda _reason: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        timeout: float,
+        on_write: Callable[[str], None] = lambda _reason: None,
+        decoders: Decoders = NO_DECODERS,
+    ) -> None:
         self.store = store
         self.outage = Outage(time.monotonic, on_write)
         self.facts = Facts(store, timeout, self.outage)
         self._tried_at = -TRIAL_EVERY
         self._timeout = timeout
-        self.records = Records()
+        self.records = Records(decoders=decoders)
         self._writes: set[asyncio.Task[Any]] = set()
         self._locks: WeakValueDictionary[StoreKey, asyncio.Lock] = WeakValueDictionary()
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Turn, session_after
+from proxy.condensing.attempt import Attempt, Turn
 from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
@@ -47,7 +47,17 @@ from proxy.serving.relay import Relay
 from proxy.sessions.keeping import SessionUpdate
 from proxy.turn.ends import answered_here, answered_instead
 from proxy.turn.keep import note_failed, store_append
-from proxy.turn.sending import KeptAlive, accepted, at_server, capture_of, editor_of, headers_of, note_answer, posted
+from proxy.turn.sending import (
+    KeptAlive,
+    accepted,
+    at_server,
+    capture_of,
+    editor_of,
+    headers_of,
+    note_answer,
+    posted,
+    session_after,
+)
 from proxy.upstream import UpstreamReply
 from strategies.core.client_compaction import marks_of
 

@@ -1,4 +1,4 @@
-"""What stands around sending a request: its place at the server, headers, and what is read of a reply."""
+"""What stands around sending a request: its place at the server, headers, what is read of a reply, and what stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
-from proxy.condensing.turn import append_heads
+from proxy.condensing.traits import TRAITS
+from proxy.condensing.turn import Decision, append_heads
 from proxy.endpoints import compaction
 from proxy.endpoints.replies import Capture
 from proxy.http.headers import encoding_of, first, is_event_stream
@@ -18,6 +19,8 @@ from proxy.reasons import Action
 from proxy.reply.watching import UsageRemover
 from proxy.serving.reading import AdmittedRequest
 from proxy.serving.relay import KeepAlive, Relay
+from proxy.sessions.requests import RequestRecord
+from proxy.sessions.session import Branch, Session
 from proxy.upstream import UpstreamReply, UpstreamRequest
 from strategies.dialects.messages import MESSAGES
 
@@ -133,3 +136,54 @@ def editor_of(turn: Turn, reply: UpstreamReply) -> UsageRemover | None:
     """What takes the usage that the client did not ask for out of a stream; one that came encoded passes with it."""
     is_editable = turn.sent.decision.probed and is_event_stream(reply.headers) and not encoding_of(reply.headers)
     return UsageRemover(turn.asked.body.endpoint) if is_editable else None
+
+
+def session_after(
+    turn: Turn, record: RequestRecord, session: Session, old: Branch | None, now: float
+) -> tuple[Session, RequestRecord]:
+    """The session once a turn was answered, and the request's record with the branch that it has in it.
+
+    `old` is the branch that it continues, None if it opens one.
+    """
+    sent, reply = turn.sent, turn.reply
+    decision, rounds = sent.decision, sent.rounds
+    context = decision.context
+    policy, history = context.policy, context.kept
+    branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
+        applied=_last_applied(decision),
+        reply="" if context.compacting else reply.ending,
+        bound=context.bound_under(decision.applied),
+    )
+    if reply.anchor is not None and context.compacting is None:
+        branch = branch._replace(anchor=reply.anchor)
+    more = {"own_tokens": decision.own_tokens, **turn.amounts}
+    if rounds is not None and rounds.spent_tokens:
+        more["memory_tokens"] = rounds.spent_tokens
+    after = session.with_branch(old, branch).with_totals(**more)
+    if context.compacting is not None:
+        after = after.with_compaction(branch.name, reply.marks)
+    # What an opaque head carries gets its place with the first view that has it.
+    patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
+    for patch in patches if session.patches or any(patches) else ():
+        after = after.with_patch(patch, history.digests, decision.view.covered_count)
+    after = after.with_model(record.model)._replace(
+        settings=session.settings if session.is_derived else dict(policy.session_settings),
+        strategy=policy.pipeline.text,
+        window=policy.window.tokens,
+    )
+    if (had := session.traits) or context.traits:
+        rows = [row for row in TRAITS if row.name in had or row.name in context.traits]
+        values = {row.name: context.traits.get(row.name, had.get(row.name)) for row in rows if row.after is None}
+        values |= {row.name: row.after(had.get(row.name), turn, now) for row in rows if row.after is not None}
+        after = after._replace(traits={name: value for name, value in values.items() if value is not None})
+    return after, record._replace(branch=branch.name)
+
+
+def _last_applied(decision: Decision) -> str:
+    """The id of the condensation that the branch will have applied last, "" for none.
+
+    A request that is `off`, or under `observe:`, leaves it unchanged.
+    """
+    if decision.applied is None and not decision.context.policy.rewrites:
+        return decision.context.recognised.last_applied or ""
+    return decision.applied.id if decision.applied else ""

@@ -530,6 +530,15 @@ def _unbound(message: Message, counter: TokenCounter) -> Message:
     return literal(message.dialect.unbound(message.body), counter, message.role)
 
 
+def put_in(transcript: Transcript, counter: TokenCounter) -> tuple[tuple[int, Message], ...]:
+    """What memory puts into views, each with its index in the chain; what is carried has that of the message before."""
+    return tuple(
+        (patch.at - patch.is_carried, item_for(piece, transcript, counter).message)
+        for patch in transcript.patches
+        for piece in patch.pieces
+    )
+
+
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:
     until = None if piece.source is None else transcript.bound_until
     return next(_resolve((piece,), transcript, counter, until))

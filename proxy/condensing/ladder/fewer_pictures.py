@@ -9,10 +9,10 @@ from __future__ import annotations
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
+from proxy.condensing.traits import pictures_out
 from proxy.condensing.turn import RequestContext
 from proxy.reply.opening import OpenedReply
 from proxy.servers.refusals import Unit
-from proxy.sessions.session import PicturesOut
 from strategies.core.messages import Message, dump
 from strategies.dialects.pictures import has_pictures, pictures
 
@@ -37,7 +37,8 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     allowed = refused.refusal.size(Unit.PICTURES)
     if context.measured is not context.whole:
         return None  # the list as its client sent it, in which other messages have other places
-    chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
+    chain, already = context.history.chain, pictures_out.TRAIT.of(context)
+    known = already.number if already else 0
     shown = {id(message) for message in decision.view.messages}
     written = zip(chain, context.shown.chain, strict=True)
     sizes = [(at, size if id(sent) in shown else 0) for at, (own, sent) in enumerate(written) for size in _sizes(own)]
@@ -54,8 +55,8 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     if number == known:
         return None
     at = sizes[number - 1][0]
-    out = PicturesOut(number, at + 1, context.history.digests[at].hex())
-    return context.leaving_out(out)
+    out = pictures_out.PicturesOut(number, at + 1, context.history.digests[at].hex())
+    return pictures_out.leaving_out(context, out)._replace(must_store=True)
 
 
 def _sizes(message: Message) -> list[int]:

@@ -10,6 +10,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.policy import Policy
+from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import Decision, expecting, fold_view
 from proxy.errors import ProxyError
 from proxy.reply.opening import OpenedReply
@@ -71,8 +72,9 @@ def taught(parts: Parts, attempt: Attempt, refused: Size, *, is_silent: bool) ->
     """The refused attempt with the size that bounds its session now, and the policy that holds now."""
     decision, request = attempt.decision, attempt.decision.context.request
     window = window_after(parts, refused, decision)
-    size = decision.context.size_refused if is_silent else _size_after(parts, refused, decision)
-    decision = decision.in_context(decision.context._replace(size_refused=size))
+    known = size_refused.TRAIT.of(decision.context)
+    size = known if is_silent else _size_after(parts, refused, decision)
+    decision = decision.in_context(size_refused.TRAIT.put(decision.context, size))
     limit, bound = request.body.envelope.reply_limit, size.tokens if size else None
     if is_silent and bound is None and window.tokens is None:
         bound = decision.expected_tokens  # for the next attempt alone
@@ -101,7 +103,7 @@ def _size_after(parts: Parts, refused: Size, decision: Decision) -> SizeRefused 
     A refusal without a number teaches it, and one with a smaller window than the one that is set.
     """
     context, window = decision.context, decision.context.policy.window
-    known, request = context.size_refused, context.request
+    known, request = size_refused.TRAIT.of(context), context.request
     if not context.policy.rewrites or (refused.limit is not None and not window.is_set):
         return known
     size = decision.expected_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
+from proxy.condensing.traits import rewriting
 from proxy.reply.opening import OpenedReply
 from proxy.servers.refusals import WRONG
 
@@ -15,7 +16,12 @@ def recognises(refused: Attempt, answer: OpenedReply) -> bool:
 
 
 async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, _timing: Timing) -> Next:
-    return Next(refused, parts.attempts.original_of(refused.decision))
+    following = parts.attempts.original_of(refused.decision)
+    if following is None:
+        return Next(refused)
+    decision = following.decision
+    context = rewriting.TRAIT.put(decision.context, rewriting.RefusedRewriting(1))
+    return Next(refused, following._replace(decision=decision.in_context(context)))
 
 
 RUNG = Rung(recognises, after)

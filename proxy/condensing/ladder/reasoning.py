@@ -34,7 +34,7 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
     named: Named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
     for restriction in named:
         context = context.for_profile(context.policy.profile.under(restriction))
-    context = context._replace(refuses_reasoning=rule == BOUND)
+    context = context._replace(refuses_reasoning=rule == BOUND, must_store=rule == BOUND)
     view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
     reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
     changed = decision.with_view(view)._replace(context=context, reason=reason).with_loss_told()

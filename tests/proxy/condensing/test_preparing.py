@@ -11,6 +11,7 @@ from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import MAX_HELD
+from proxy.condensing.traits import DECODERS
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.wire import ClientRequest
@@ -96,7 +97,7 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
         judges.gate.set()
         await built.background.idle()
         snapshot = await store.load(KEY)
-        session = Records().session(snapshot) if snapshot else None
+        session = Records(decoders=DECODERS).session(snapshot) if snapshot else None
         assert session is not None
         (judged,) = [each for each in session.condensations if each.trigger == Trigger.JUDGE]
         assert (judged.parent, judged.depth) == (None, 1)

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.condensing.traits import size_refused
+from proxy.condensing.traits.rewriting import RefusedRewriting
 from proxy.endpoints.replies import ending
 from proxy.servers.windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
@@ -15,10 +17,8 @@ from proxy.sessions.session import (
     MAX_PATCH_CHARS,
     MAX_PATCHES,
     Branch,
-    RefusedRewriting,
     Session,
     branch_name,
-    size_after,
     unstored_in,
     with_depth,
 )
@@ -175,7 +175,7 @@ def test_a_rewritten_last_message_is_a_users(rewritten: dict[str, Any], reply: s
 def test_a_request_ends_only_the_size_refused_that_it_knew() -> None:
     known, newer = SizeRefused("m", 900, 10.0), SizeRefused("m", 600, 20.0)
     for taught, ends, then in ((known, False, newer), (known, True, newer), (newer, True, None), (None, False, newer)):
-        assert size_after(newer, taught, ends=ends) == then
+        assert size_refused.newest(newer, taught, ends=ends) == then
 
 
 def test_verdicts_and_branches_come_back_from_the_store() -> None:

@@ -12,6 +12,7 @@ import pytest
 from proxy.asking import Caller, Roles
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
+from proxy.condensing.traits import DECODERS
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.reasons import Action, Trigger
@@ -150,7 +151,7 @@ async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str
 
 async def judging(store: SqliteStore) -> Any:
     snapshot = await store.load(KEY)
-    session = Records().session(snapshot) if snapshot else None
+    session = Records(decoders=DECODERS).session(snapshot) if snapshot else None
     assert session is not None
     return session.judging
 
@@ -237,7 +238,7 @@ async def test_a_model_that_is_late_is_planned_for_again_only_once_it_has_answer
             await built.background.idle()
             assert (len(views), late.calls) == (2, 1)
             snapshot = await store.load(KEY)
-            session = Records().session(snapshot) if snapshot else None
+            session = Records(decoders=DECODERS).session(snapshot) if snapshot else None
             assert session is not None
             standing, kept = sorted(session.condensations, key=lambda record: record.depth)
             assert (standing.own_tokens, standing.requirement, kept.requirement) == (0, "forced", "prepare")
