@@ -6,7 +6,7 @@ Standard library only, because commands must start quickly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 MILLION = 1_000_000
@@ -18,14 +18,36 @@ def money(amount: float, currency: str) -> str:
     return f"{currency} {amount:,.2f}" if abs(amount) >= 1 else f"{currency} {amount:,.4f}"
 
 
-def spent_and_saved(sums: Mapping[str, int], currency: str) -> tuple[str, str]:
-    """What requests cost; and a clause on what was saved on those that would have fitted anyway, less what it took."""
-    net = sums.get("saved_cost", 0) - sums.get("own_cost", 0) - sums.get("reread_cost", 0)
-    about = "about " if sums.get("unreported") else ""
-    amount = money(abs(net) / MILLION, currency)
-    balance = f"condensing saved {amount} net" if net > 0 else f"condensing cost {amount} more than it saved"
-    balance = balance if net else "condensing saved nothing and cost nothing"
-    return about + money(sums.get("cost", 0) / MILLION, currency), balance
+def balance(net: float, rescuing: float, currency: str) -> str:
+    """What was saved on requests that would have fitted anyway, less what was paid on those; and what rescuing cost."""
+    amount = money(abs(net), currency)
+    told = f"condensing saved {amount} net" if net > 0 else f"condensing cost {amount} more than it saved"
+    told = told if net else "condensing saved nothing and cost nothing"
+    return f"{told}; rescuing cost {money(rescuing, currency)}" if rescuing else told
+
+
+def spent_and_saved(sums: Mapping[str, int], currency: str) -> str:
+    """What requests have cost, and the balance of condensing. Own calls are shared out by their tokens."""
+    get, about = Counter(sums), "about " if sums.get("unreported") else ""
+    own = get["own_cost"] * min(get["rescue_own_tokens"] / max(get["own_tokens"], 1), 1)
+    rescuing = get["rescue_reread_cost"] + round(own)
+    net = get["saved_cost"] - (get["own_cost"] + get["reread_cost"] - rescuing)
+    told = balance(net / MILLION, rescuing / MILLION, currency)
+    return f"{about}{money(get['cost'] / MILLION, currency)} spent; {told}"
+
+
+def figures(sums: Mapping[str, int], currency: str) -> Iterator[tuple[str, str]]:
+    """What was rescued, saved and paid, in rows of a name and a text; money only where it is known."""
+    get = Counter(sums)
+    yield "rescued", f"{get['rescued']:,} requests that did not fit without it" if get["rescued"] else "0"
+    yield "saved", f"{get['saved_tokens']:,} tokens on requests that would have fitted anyway"
+    failed = f", {get['own_failed']:,} failed" if get["own_failed"] else ""
+    calls = f"{get['own_calls']:,} calls of its own, " if get["own_calls"] else ""
+    own = f"{calls}{get['own_tokens']:,} tokens{failed}" if get["own_tokens"] or calls else "no calls of its own"
+    reread = f"; {get['reread_tokens']:,} cached tokens read again at full price" if get["reread_tokens"] else ""
+    yield "paid", own + reread
+    if get["cost"]:
+        yield "money", spent_and_saved(get, currency)
 
 
 def sentence(total: Mapping[str, int], currency: str) -> str:
@@ -36,8 +58,7 @@ def sentence(total: Mapping[str, int], currency: str) -> str:
     fitted = f"{get['rescued']:,} of {get['requests']:,} requests fitted only because they were condensed"
     told = f"{fitted}; {get['failed']:,} failed."
     if get["cost"]:
-        spent, balance = spent_and_saved(get, currency)
-        told += f" Spent: {spent}. On requests that would have fitted anyway, {balance}."
+        told += f" Money: {spent_and_saved(get, currency)}."
     return told
 
 

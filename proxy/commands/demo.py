@@ -32,6 +32,7 @@ from proxy.replaying.recorded import Conversation, Message, Question, in_protoco
 from proxy.replaying.report import grid, html_page
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
+from proxy.totals import figures
 from strategies import DEFAULT
 from strategies.core.budget import Budget
 from strategies.core.messages import Role
@@ -252,8 +253,8 @@ class Run(NamedTuple):
     rows: Sequence[str]
 
     def text(self, *, verbose: bool = False) -> str:
-        figures = [f"  {line}" for line in self.three_figures()]
-        lines = [self.verdict(), *(["", *figures] if figures else []), "", *self.totals(), "", _wrapped(*_told(self))]
+        shown = [f"  {line}" for line in self.three_figures()]
+        lines = [self.verdict(), *(["", *shown] if shown else []), "", *self.totals(), "", _wrapped(*_told(self))]
         return "\n".join([*lines, *(self.details() if verbose else [])])
 
     @property
@@ -285,12 +286,11 @@ class Run(NamedTuple):
         if not self.ways[0].requests[-1].refused:
             return []
         way = self.ways[-1]
-        of = summarize(way.strategy, [ReplayedConversation(way.requests)])
-        anew, share = sum(ReplayedConversation(way.requests).reread()), of.saved_share or 0
-        saved = f"{of.saved_tokens:,} tokens ({share:.0%}) on the {of.fitting:,} requests that would have fitted anyway"
-        paid = f"{of.own_calls:,} calls of its own to a model; {anew:,} tokens that a prompt cache had are read anew"
-        rescued = f"{of.rescued:,} requests that did not fit, and were answered"
-        return [f"rescued  {rescued}", f"saved    {saved}", f"paid     {paid}"]
+        played = ReplayedConversation(way.requests)
+        of = summarize(way.strategy, [played])
+        sums = {"rescued": of.rescued, "saved_tokens": of.saved_tokens, "own_calls": of.own_calls, "own_tokens": of.own}
+        rows = figures(sums | {"reread_tokens": sum(played.reread())}, "")
+        return [f"{name:<8} {text}" for name, text in rows]
 
     def _facts(self, way: _Way) -> str:
         planted = self._planted(way)

@@ -32,6 +32,7 @@ from proxy.commands.proxy_client import (
 )
 from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable
+from proxy.totals import figures
 from proxy.values import json_or_none
 
 SHOWN = 100  # characters of a message
@@ -205,12 +206,8 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
             ("model", session["model"] or "not known"),
             ("strategy", session["context_strategy"] or "not known"),
             ("settings", settings or "none"),
-            (
-                "requests",
-                f"{total['requests']:,}, of which {total['rescued']:,} rescued and {total['failed']:,} failed",
-            ),
-            ("saved", f"{total['saved_tokens']:,} tokens on requests that would have fitted anyway"),
-            ("own calls", f"{total['own_tokens']:,} tokens"),
+            ("requests", f"{total['requests']:,}, of which {total['failed']:,} failed"),
+            *list(figures(total, ""))[:3],
             ("economy", _economy(session.get("economy"))),
         ]
     )

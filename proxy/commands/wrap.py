@@ -40,7 +40,7 @@ from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
-from proxy.totals import spent_and_saved
+from proxy.totals import figures
 from proxy.values import json_or_none
 from strategies.core.ledger import Ledger, split_ledger
 
@@ -185,7 +185,7 @@ def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Names
     ids = [document["id"] for document in documents if "id" in document]
     yield ""
     yield "condenser receipt"
-    parts = _totals(sums), _kept(documents), _paid(sums, answer["currency"]), _looks(ids, settings, arguments)
+    parts = _totals(sums), _kept(documents), figures(sums, answer["currency"]), _looks(ids, settings, arguments)
     for title, text in chain(*parts):
         yield f"  {title:<14} {text}"
 
@@ -202,9 +202,6 @@ def _totals(sums: Counter[str]) -> _Rows:
     shortened = sums["action_condensed"] + sums["action_replayed"]
     failed = f", {sums['failed']:,} failed" if sums["failed"] else ""
     yield "requests", f"{sums['requests']:,}" + (f", {shortened:,} on condensed history" if shortened else "") + failed
-    yield "rescued", f"{sums['rescued']:,}" + (" that did not fit without it" if sums["rescued"] else "")
-    saved = sums["saved_tokens"]
-    yield "saved", f"{saved:,} tokens on requests that would have fitted anyway"
     triggers = Counter({name.removeprefix(_TRIGGER): n for name, n in sums.items() if name.startswith(_TRIGGER)})
     listed = ", ".join(f"{trigger} {count}" for trigger, count in triggers.most_common())
     yield "condensations", f"{triggers.total():,} ({listed})" if listed else "none: everything fitted"
@@ -237,17 +234,6 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         value = [value[name] for name in ("content", "text") if name in value]
     return "\n".join(map(_text, value)) if isinstance(value, list) else str(value)
-
-
-def _paid(sums: Counter[str], currency: str) -> _Rows:
-    """What it took: the proxy's own calls, tokens that were read anew, and money where prices are known."""
-    failed = f", {sums['own_failed']:,} failed" if sums["own_failed"] else ""
-    yield "own calls", f"{sums['own_calls']:,}, {sums['own_tokens']:,} tokens{failed}" if sums["own_calls"] else "none"
-    if sums["reread_tokens"]:
-        yield "lost cache", f"{sums['reread_tokens']:,} tokens read anew after a condensation"
-    if sums["cost"]:
-        spent, balance = spent_and_saved(sums, currency)
-        yield "money", f"{spent} spent; on requests that would have fitted anyway, {balance}"
 
 
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:

@@ -134,7 +134,8 @@ class Turn:
     def put_down(self) -> RequestRecord:
         """Makes the record, once there is nothing more to find out."""
         self.record = record_of(self)
-        self.amounts = amounts(self.record, self.sent.decision.context.policy.prices)
+        context = self.sent.decision.context
+        self.amounts = amounts(self.record, context.policy.prices, context.calibrated.scale.slope)
         return self.record
 
 
@@ -144,8 +145,9 @@ def record_of(turn: Turn) -> RequestRecord:
     context, usage, branch = decision.context, reply.usage, decision.context.branch
     reread = 0
     if decision.action is Action.CONDENSED and usage and branch and branch.anchor and context.spent("cached_tokens"):
-        # Without a change, all of the last view would have come from the upstream's cache.
-        reread = max(min(branch.anchor.counted, usage.prompt) - usage.cached, 0)
+        # Without a change, all of the last view would have come from the upstream's cache, and only what is new not.
+        new = context.calibrated.scale.slope * sum([each.tokens for each in context.prompt.since(branch.anchor.length)])
+        reread = max(min(branch.anchor.counted, usage.prompt - round(new)) - usage.cached, 0)
     counted, prices = usage or Usage(decision.expected_tokens), context.policy.prices
     cost = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion) if prices else 0.0
     return RequestRecord(

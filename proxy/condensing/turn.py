@@ -26,7 +26,7 @@ from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
-from proxy.servers.windows import SIZE_REFUSED, UNKNOWN
+from proxy.servers.windows import SIZE_REFUSED, UNKNOWN, Window
 from proxy.sessions.recognition import Identity, Recognised
 from proxy.sessions.session import MAIN, OWN_HEADER, Branch, printable_id
 from proxy.sessions.supply import Append
@@ -35,7 +35,7 @@ from proxy.store.access import Patience
 from proxy.store.base import StoreKey
 from proxy.tokens.counter import Counter
 from proxy.tokens.media import media_prices
-from strategies.core.budget import Budget
+from strategies.core.budget import UNLIMITED, Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.pieces import Overlay, blocks_in, carried_in
@@ -83,6 +83,7 @@ class RequestContext(NamedTuple):
     """What bears on the request of what only some sessions have, and what it has found of that (`TRAITS`)."""
     must_store: bool = False
     """Whether a refusal has taught what the session must keep, however small it is."""
+    served: Callable[[], Window] = lambda: Window(None, UNKNOWN)  # the server's own window, whatever was set
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -407,6 +408,7 @@ def context_of(  # noqa: PLR0913
         policy=policy,
         counter=server.counter,
         traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
+        served=server.served,
         sent=sent,
         whole=whole,
         measured=measured,
@@ -425,9 +427,16 @@ def context_of(  # noqa: PLR0913
 
 
 def fits_whole(context: RequestContext) -> bool:
-    """Whether a request fits as the client sent it, with the reply that it asks for, as far as is known."""
-    budget, reply = context.policy.budget, context.request.body.envelope.reply_limit or 0
-    return budget is None or context.calibrated.scale.upstream(context.sent.tokens) + reply <= budget.full_window
+    """Whether the server takes a request as the client sent it, with the reply that it asks for, as far as is known.
+
+    A window that was set lower than the server's, `marks.most` and a price step are choices: they refuse nothing.
+    """
+    policy, reply = context.policy, context.request.body.envelope.reply_limit or 0
+    prompt, window = context.calibrated.scale.upstream(context.sent.tokens), policy.window
+    if prompt + reply > (window.tokens or UNLIMITED) and window.is_set:
+        window = max(window, context.served(), key=lambda each: each.tokens or 0)
+    most = min(policy.size_refused or UNLIMITED, window.max_input or UNLIMITED)
+    return prompt <= most and prompt + reply <= (window.tokens or UNLIMITED)
 
 
 class Decision(NamedTuple):

@@ -342,12 +342,15 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
     window = next((record.window for record in reversed(branch.requests) if record.window), None)
     server = services.servers.at_hand(LessonScope(""), services.tokenizers.for_model("", ChatCounter), window)
     limits = session.limits(branch, window, services.policies.policy(Controls(window=window), {}, server).budget)
-    total = shown.document["totals"]
+    total, currency = shown.document["totals"], services.settings.currency
+    prices = services.policies.prices(shown.session.model) if shown.session.model else None
+    # Sessions have no sum of what their calls cost; nobody knows how much of them was answers.
+    total = {**total, "own_cost": round(total.get("own_tokens", 0) * prices.input)} if prices else total
     return {
         "session": shown.document,
         "names": sorted(((each, len(found)) for each, found in shown.branches.items()), key=lambda pair: -pair[1]),
         "branch": name,
-        "sentence": sentence(total, services.settings.currency),
+        "sentence": sentence(total, currency),
         "opening": session.opening(branch),
         "window": session.window_of(branch, pins),
         "plot": session.plot(branch, limits),

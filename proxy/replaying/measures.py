@@ -93,11 +93,15 @@ class ReplayedConversation(NamedTuple):
         return [_own_cost(one, prices) + _prompt_cost(one, prices) for one in self.requests]
 
     def reread(self) -> list[int]:
-        """For each request the tokens read anew because its prompt no longer begins with the one before."""
-        before, found = 0, []
+        """For each request the tokens read anew because its prompt no longer begins with the one before.
+
+        The new messages of the request are none of them.
+        """
+        before, sent, found = 0, 0, []
         for one in self.requests:
-            found.append(max(min(before, one.message_tokens or 0) - one.shared_tokens, 0))
-            before = before if one.message_tokens is None else one.message_tokens
+            new = max(one.sent_tokens - sent, 0)
+            found.append(max(min(before, (one.message_tokens or 0) - new) - one.shared_tokens, 0))
+            before, sent = before if one.message_tokens is None else one.message_tokens, one.sent_tokens
         return found
 
 
@@ -105,33 +109,37 @@ def _own_cost(one: ReplayedRequest, prices: Prices) -> float:
     return prices.of_call(prompt=one.own_tokens - one.own_replies, cached=one.own_cached, reply=one.own_replies)
 
 
-def _prompt_cost(one: ReplayedRequest, prices: Prices) -> float:
+def _prompt_cost(one: ReplayedRequest, prices: Prices, lost: int = 0) -> float:
+    """The price of its prompt, if so many tokens more than it shares with the one before came from the cache."""
     # What a cache has begins with tools and framing.
-    return prices.of_prompt(one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0)
+    common = one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0
+    return prices.of_prompt(one.forwarded_tokens, common + lost)
 
 
 class Balance(NamedTuple):
-    """What was saved and paid in a conversation, in money; saved only where the client's own list would have fitted."""
+    """What was saved and paid in a conversation, in money, where the client's own list would have fitted."""
 
     saved: float = 0.0  # less for prompts, before lost cache hits
-    paid: float = 0.0  # own calls and lost cache hits, of all requests
-    net: float = 0.0  # saved, less what was paid on the same requests
+    paid: float = 0.0  # own calls and lost cache hits
+    rescuing: float = 0.0  # the same, of the requests that did not fit
+    net: float = 0.0  # saved, less paid
     direct: float = 0.0  # what the client's own lists would have cost, where they fit
 
     @classmethod
     def of(cls, played: ReplayedConversation, direct: ReplayedConversation, prices: Prices) -> Balance:
         """`direct` is the same conversation as the client sent it."""
-        saved = paid = net = whole = 0.0
+        saved = paid = rescuing = whole = 0.0
         rereads = zip(played.reread(), direct.reread(), strict=True)
         for ours, theirs, (anew, anyway) in zip(played.requests, direct.requests, rereads, strict=True):
             lost = max(anew - anyway, 0)
-            spent = _own_cost(ours, prices) + prices.of_prompt(lost, 0) - prices.of_prompt(lost, lost)
-            paid += spent
+            unbroken = _prompt_cost(ours, prices, lost)
+            spent = _own_cost(ours, prices) + _prompt_cost(ours, prices) - unbroken
             if ours.fits and ours.answered:
                 whole += (client := _prompt_cost(theirs, prices))
-                gain = client - _prompt_cost(ours, prices) - _own_cost(ours, prices)
-                net, saved = net + gain, saved + gain + spent
-        return cls(saved, paid, net, whole)
+                saved, paid = saved + client - unbroken, paid + spent
+            else:
+                rescuing += spent
+        return cls(saved, paid, rescuing, saved - paid, whole)
 
 
 def cheaper_from(costs: Sequence[float], direct: Sequence[float]) -> int | None:
@@ -164,8 +172,9 @@ class Summary:
     saved_tokens: int  # on requests that fit
     reread: int  # tokens read anew because the start of a prompt had changed, as far as the client did not change it
     saved_cost: float
-    paid_cost: float
-    net_cost: float  # saved, less what was paid on the same requests
+    paid_cost: float  # on the same requests
+    rescue_cost: float  # the same on requests that did not fit
+    net_cost: float  # saved, less paid
     net_share: Share | None  # of what the client's own lists would have cost where they fit
     degraded: int
     saved_share: float | None
@@ -239,6 +248,7 @@ def summarize(
         reread=sum(max(anew - anyway, 0) for each in rereads for anew, anyway in each),
         saved_cost=sum(balance.saved for balance in balances),
         paid_cost=sum(balance.paid for balance in balances),
+        rescue_cost=sum(balance.rescuing for balance in balances),
         net_cost=sum(balance.net for balance in balances),
         net_share=_share((balance.net, balance.direct) for balance in balances),
         degraded=sum(request.action is Action.DEGRADED for request in requests),

@@ -188,7 +188,7 @@ class _Column(NamedTuple):
 
 
 _NO_PRICES = "millions of input tokens at usual price ratios (--model names a model with prices)"
-_IN_MONEY = ("saved", "paid", "cost")
+_IN_MONEY = ("saved", "paid", "rescuing", "cost")
 _NOTHING = ("-", "0")
 _COLUMNS: Mapping[str, _Column] = {
     "strategy": _Column(lambda of: of.strategy, "off is what the client sent"),
@@ -197,11 +197,11 @@ _COLUMNS: Mapping[str, _Column] = {
     "rescued": _Column(lambda of: f"{of.rescued:,}", "did not fit as the client sent them, and were answered"),
     "saved tokens": _Column(lambda of: f"{of.saved_tokens:,}", "not sent, on requests that would have fitted anyway"),
     "saved": _Column(lambda of: _amount(of.saved_cost), "what those requests cost less for it, in {unit}"),
-    "paid": _Column(lambda of: _amount(of.paid_cost), "for own calls and lost cache hits, on all requests"),
+    "paid": _Column(lambda of: _amount(of.paid_cost), "for own calls and lost cache hits, on the same requests"),
     "net": _Column(
-        lambda of: _net_share(of.net_share),
-        "saved less paid on requests that would have fitted anyway, as a share of their cost (95 % over conversations)",
+        lambda of: _net_share(of.net_share), "saved less paid, as a share of their cost (95 % over conversations)"
     ),
+    "rescuing": _Column(lambda of: _amount(of.rescue_cost), "paid on requests that did not fit, in {unit}"),
     "tokens sent": _Column(lambda of: f"{of.forwarded:,}", "prompts"),
     "own tokens": _Column(lambda of: f"{of.own:,}", "of the proxy's own calls to a model"),
     "condensed": _Column(lambda of: f"{of.condensations:,}", "requests that applied a new condensation"),
@@ -227,7 +227,7 @@ _COLUMNS: Mapping[str, _Column] = {
 HEAD = tuple(_COLUMNS)
 _LAST = ("votes", "YES", "ms median")
 GROUPS = (
-    ("strategy", "requests", "refused", "rescued", "saved tokens", "saved", "paid", "net"),
+    ("strategy", "requests", "refused", "rescued", "saved tokens", "saved", "paid", "net", "rescuing"),
     ("strategy", "tokens sent", "own tokens", "condensed", "cached", "evidence", "names", "said", *_LAST),
 )
 """The columns of the printed tables. Cost in all is in no table: where direct is refused, nobody would have paid it."""

@@ -132,10 +132,11 @@ def in_millionths(money: float) -> int:
     return round(money * MILLION)
 
 
-def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
+def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0) -> dict[str, int]:
     """What one request adds to the totals of its session and to the sums, by name; without what is 0.
 
-    Money needs prices. Saved tokens cost at least what the upstream's cache would have cost.
+    Money needs prices, and the upstream's tokens for one of ours (`slope`). Saved is the difference to the client's own
+    list, all that was saved or read anew taken to be in the upstream's cache; so it is the least that was saved.
     """
     is_answered, is_shorter = record.is_answered, record.after < record.before
     saved = record.before - record.after if is_answered and record.fits else 0
@@ -148,14 +149,21 @@ def amounts(record: RequestRecord, prices: Prices | None) -> dict[str, int]:
         "forwarded_tokens": record.after,
         "saved_tokens": saved,
         "reread_tokens": record.reread,
+        "rescue_own_tokens": 0 if record.fits else record.own,
         "prompt_tokens": record.prompt,
         "cached_tokens": record.cached,
         "completion_tokens": record.reply,
         "cost": record.cost,
     }
     if prices is not None:
-        found["saved_cost"] = in_millionths(prices.of_call(prompt=saved, cached=saved))
-        found["reread_cost"] = record.reread and in_millionths(
-            prices.of_call(prompt=record.reread) - prices.of_call(prompt=record.reread, cached=record.reread)
-        )
+        prompt, more = record.prompt or record.after, round(slope * saved)
+
+        def cost(more: int, reread: int = 0) -> int:
+            cached = min(record.cached + more + reread, prompt + more)
+            return in_millionths(prices.of_call(prompt=prompt + more, cached=cached, reply=record.reply))
+
+        unbroken = cost(0, record.reread)
+        found["saved_cost"] = more and cost(more, record.reread) - unbroken
+        found["reread_cost"] = record.reread and cost(0) - unbroken
+        found["rescue_reread_cost"] = 0 if record.fits else found["reread_cost"]
     return {name: amount for name, amount in found.items() if amount}

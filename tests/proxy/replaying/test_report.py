@@ -78,24 +78,27 @@ PRICES = Prices(input=2.0, cached_input=1.0, cache_write=2.0, output=2.0)
 
 def test_rescued_saved_and_paid_are_apart() -> None:
     """Nobody could have spent what does not fit, so it is no saving."""
-    replayed = balanced(request(400, 400), request(800, 300, own=50), request(2_000, 500, 300), request(3_000, None))
+    replayed = balanced(request(400, 400), request(500, 300, own=50), request(2_000, 500, 300), request(3_000, None))
     ours = replayed.summaries[1]
-    assert (ours.fitting, ours.rescued, ours.unanswered, ours.saved_tokens) == (2, 1, 1, 500)
-    assert (ours.saved_share, ours.reread, ours.own) == (500 / 1_200, 300, 50)
+    assert (ours.fitting, ours.rescued, ours.unanswered, ours.saved_tokens) == (2, 1, 1, 200)
+    # Of the 300 tokens of the second prompt 100 are new: nobody had them in a cache.
+    assert (ours.saved_share, ours.reread, ours.own) == (200 / 900, 200, 50)
 
 
 def test_money_saved_is_of_requests_that_fit_and_names_its_currency() -> None:
-    replayed = balanced(request(400, 400), request(800, 300, own=50), request(2_000, 500, 300), costs=PRICES)
+    requests = request(400, 400), request(800, 450, own=10), request(2_000, 500, 300, own=40)
+    replayed = balanced(*requests, costs=PRICES)
     ours = replayed.summaries[1]
-    # Direct reads 400 tokens from the cache and 400 anew, 1,200 in all. Ours reads 300 anew, which the cache had.
-    assert ours.paid_cost == pytest.approx((50 * 2 + 300) / 1e6)
-    assert ours.saved_cost == pytest.approx((1_200 - 600 + 300) / 1e6)
-    assert ours.net_cost == pytest.approx((1_200 - 600 - 100) / 1e6)
+    # Direct reads 400 tokens from the cache and 400 anew, 1,200 in all. Ours reads 450 anew, 50 of which the cache had.
+    assert ours.paid_cost == pytest.approx((10 * 2 + 50) / 1e6)
+    assert ours.saved_cost == pytest.approx((1_200 - 900 + 50) / 1e6)
+    assert ours.net_cost == pytest.approx(ours.saved_cost - ours.paid_cost)
+    assert ours.rescue_cost == pytest.approx(40 * 2 / 1e6)
     assert ours.net_share is not None
-    assert ours.net_share.share == pytest.approx(500 / 2_000)
+    assert ours.net_share.share == pytest.approx(280 / 2_000)
     assert verdict(replayed) == (
         "With mask, 1 of 3 requests fit only because they were condensed, 0 are refused; on those that would have"
-        " fitted anyway 25 % of the cost is saved (USD 0.0005)."
+        " fitted anyway 14 % of the cost is saved (USD 0.0003)."
     )
 
 

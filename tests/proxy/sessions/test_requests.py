@@ -1,5 +1,6 @@
 """Request records: they are read as they were packed, and say what a request meant."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Precision
 from proxy.sessions.requests import SIZE, RequestRecord, amounts, unpacked
-from strategies.core.economics import Prices
+from proxy.totals import figures, spent_and_saved
+from strategies.core.economics import Prices, PriceStep
 from tests.proxy.remembered import record
 
 COUNT = st.integers(0, 2**32 - 1)
@@ -65,6 +67,38 @@ def test_only_what_could_have_been_spent_is_saved(facts: dict[str, Any], is_resc
 
 
 def test_saved_tokens_are_worth_what_the_cache_would_have_cost() -> None:
-    found = amounts(record(before=3_000_000, after=1_000_000, reread=1_000_000, prompt=5, cost=7), PRICES)
+    one = record(before=3_000_000, after=1_000_000, reread=1_000_000, prompt=1_000_000, cost=7)
+    found = amounts(one, PRICES)
     assert (found["saved_cost"], found["reread_cost"], found["cost"]) == (1_000_000, 1_500_000, 7)
     assert "saved_cost" not in amounts(record(before=9, after=1), None)
+    # A server that counts half as many tokens as we do bills half of what we count as saved.
+    assert amounts(one, PRICES, 0.5)["saved_cost"] == 500_000
+
+
+def test_a_prompt_that_is_kept_below_a_price_step_saves_what_the_step_costs() -> None:
+    prices = replace(PRICES, step=PriceStep(above=1_500_000, input=2.0, output=1.5))
+    found = amounts(record(before=2_000_000, after=1_000_000, prompt=1_000_000, cached=900_000, reply=10_000), prices)
+    paid, direct = 0.1 * 2 + 0.9 * 0.5 + 0.1, 2 * (0.1 * 2 + 1.9 * 0.5) + 1.5 * 0.1
+    assert found["saved_cost"] == round((direct - paid) * 1_000_000)
+
+
+FITS = {"requests": 3, "cost": 9_000, "saved_tokens": 500, "saved_cost": 700}
+RESCUED = {"rescued": 2, "reread_cost": 250, "rescue_reread_cost": 200}
+OWN = {"own_cost": 900, "own_tokens": 30, "rescue_own_tokens": 20}
+
+
+@pytest.mark.parametrize(
+    ("sums", "told"),
+    [
+        (FITS, "USD 0.0090 spent; condensing saved USD 0.0007 net"),
+        (FITS | RESCUED, "USD 0.0090 spent; condensing saved USD 0.0006 net; rescuing cost USD 0.0002"),
+        (FITS | RESCUED | OWN, "USD 0.0090 spent; condensing saved USD 0.0003 net; rescuing cost USD 0.0008"),
+        (FITS | OWN, "USD 0.0090 spent; condensing saved USD 0.0004 net; rescuing cost USD 0.0006"),
+        ({"cost": 9, "reread_cost": 80}, "USD 0.0000 spent; condensing cost USD 0.0001 more than it saved"),
+        ({"cost": 9, "unreported": 1}, "about USD 0.0000 spent; condensing saved nothing and cost nothing"),
+    ],
+    ids=["saved", "rescued too", "with own calls", "own calls only", "lost", "nothing"],
+)
+def test_what_rescuing_cost_is_taken_from_no_saving(sums: dict[str, int], told: str) -> None:
+    assert spent_and_saved(sums, "USD") == told
+    assert dict(figures(sums, "USD"))["money"] == told

@@ -1,0 +1,92 @@
+"""What is told of requests is true: beside what a server that keeps a prompt cache has seen and billed."""
+
+from collections import Counter
+from itertools import takewhile
+from typing import Any
+
+import pytest
+
+from tests.support import replies
+from tests.support.admin_api import TOKEN, admin
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
+from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream, rounds_over
+
+PRICES = {"input": 2.0, "cached_input": 0.2, "output": 0.0}
+LOWERED: list[dict[str, Any]] = [
+    {"models": [{"match": "*", "window": 4_096, "prices": PRICES}]},
+    {"window": None, "marks": {"most": 4_096}, "models": [{"match": "*", "prices": PRICES}]},
+    {"window": None, "models": [{"match": "*", "prices": {**PRICES, "step": {"above": 4_096}}}]},
+]
+
+
+def played(stage: Stage, largest: int, step: int = 4, **given: Any) -> None:
+    for rounds in range(2, rounds_over(largest), step):
+        stage.ask(chat(rounds), controls(session="s", **given))
+    stage.proxy.quiet()
+
+
+def sums(stage: Stage) -> Counter[str]:
+    return Counter(admin(stage, "/_condenser/sums").json()["replica"])
+
+
+@pytest.mark.parametrize("settings", LOWERED, ids=["a lower window", "most", "a price step"])
+def test_what_a_user_lowered_rescues_nothing(settings: dict[str, Any]) -> None:
+    with proxy_with_upstream(**{"strategy": "extract", "admin": {"token": TOKEN}, **settings}) as stage:
+        stage.model = "gpt-4o"  # 128,000 tokens
+        played(stage, 8_000)
+        found = sums(stage)
+    assert (found["rescued"], found["saved_tokens"] > 5_000) == (0, True)
+
+
+def test_a_lower_window_of_a_header_rescues_nothing() -> None:
+    with proxy_with_upstream(strategy="extract", window=None, admin={"token": TOKEN}) as stage:
+        stage.model = "gpt-4o"
+        played(stage, 8_000, window=4_096)
+        assert (sums(stage)["rescued"], sums(stage)["saved_tokens"] > 5_000) == (0, True)
+
+
+def test_a_window_that_nothing_else_is_known_of_rescues() -> None:
+    with proxy_with_upstream(strategy="extract", window=4_096, admin={"token": TOKEN}) as stage:
+        stage.model = "somebodys-finetune"
+        played(stage, 8_000)
+        assert sums(stage)["rescued"] > 0
+
+
+class Till:
+    """A server that has every prompt in its cache that it has read, and its bill."""
+
+    def __init__(self) -> None:
+        self.before: list[Any] = []
+        self.bill = 0
+
+    def __call__(self, exchange: Exchange) -> Reply:
+        return self.read(exchange.json()["messages"])
+
+    def read(self, messages: list[Any]) -> Reply:
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(self.before, messages, strict=False))
+        shared = [each for each, _ in pairs]
+        prompt, cached = count({"messages": messages}), count({"messages": shared}) if shared else 0
+        self.before = messages
+        self.bill += round((prompt - cached) * PRICES["input"] + cached * PRICES["cached_input"])
+        document = {
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]
+        }
+        usage = {**replies.usage(prompt, 0), "prompt_tokens_details": {"cached_tokens": cached}}
+        return replies.json_reply({"object": "chat.completion", **document, "usage": usage})
+
+
+def test_net_is_what_the_bill_fell_by() -> None:
+    till, direct = Till(), Till()
+    with proxy_with_upstream(**{"strategy": "extract", "admin": {"token": TOKEN}, **LOWERED[1]}) as stage:
+        stage.model = "gpt-4o"
+        stage.upstream.answer(till)
+        played(stage, 10_000)
+        found = sums(stage)
+    for rounds in range(2, rounds_over(10_000), 4):
+        direct.read(list(chat(rounds)))
+    assert found["cost"] == pytest.approx(till.bill, abs=20)
+    assert found["action_condensed"] > 0
+    assert found["reread_tokens"] > 0
+    net = found["saved_cost"] - found["reread_cost"]
+    assert net == pytest.approx(direct.bill - till.bill, rel=0.03)
