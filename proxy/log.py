@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from proxy import LOGGER
 from proxy.condensing import account
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import CLIENT_CLOSED_REQUEST
+from proxy.errors import CLIENT_CLOSED_REQUEST, UpgradeRefused
 from proxy.quoting import label, printable
 from proxy.reasons import Action
 from proxy.sessions.requests import RequestRecord
@@ -123,12 +123,13 @@ class RequestLine:
     def amounts(self) -> Mapping[str, int]:
         """What the request adds to the sums of all requests; nothing if it asked no model.
 
+        An upgrade asks none: Codex tries a web socket at each start, and goes on over HTTP.
         A `POST` that asked no model and got 404 counts as `stray`: mostly the client has a wrong address.
         """
         turn, endpoint, (action, reason) = self.turn, self.endpoint, self.outcome
         status = self.status or CLIENT_CLOSED_REQUEST
         if turn is None or turn.record is None:
-            if not (action or (self.error and endpoint)):
+            if not (action or (self.error and endpoint)) or self.error == UpgradeRefused.code:
                 return {"stray": 1} if self._is_stray else {}
             failed = int(status >= HTTPStatus.BAD_REQUEST)
             found = {"requests": 1, f"action_{action or _REFUSED}": 1, "failed": failed}
@@ -260,14 +261,22 @@ class TextLines(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+_SAID_BY_US = (
+    "ASGI callable returned without completing response.",
+    "Unsupported upgrade request.",
+    "No supported WebSocket library detected.",
+)
+
+
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """Whether a record of uvicorn says anything new.
 
-    If the upstream leaves a reply unfinished, so does the relay, which lets the client see that, and logs it. uvicorn
-    takes this for a defect of the app, and also a request that is cancelled when the server stops.
+    A refused upgrade has a line of its own, and the package that uvicorn names would not help. If the upstream leaves a
+    reply unfinished, so does the relay, which lets the client see that, and logs it. uvicorn takes this for a defect of
+    the app, and also a request that is cancelled when the server stops.
     """
     is_cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
-    return not is_cancelled and record.msg != "ASGI callable returned without completing response."
+    return not (is_cancelled or str(record.msg).startswith(_SAID_BY_US))
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

@@ -248,6 +248,7 @@ async def _sums(call: Call) -> Answer:
         "slot": SLOT,
         "currency": call.services.settings.currency,
         "replica": replica,
+        "used": list(sums.used),
         "data": rows,
     }
 

@@ -52,7 +52,7 @@ from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.access import timed
 from proxy.store.base import Store
-from proxy.telemetry import SHARED, Sums, Telemetry
+from proxy.telemetry import MAX_USED, SHARED, Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.models import bundled_table
 from proxy.upstream import Upstream, server_of
@@ -165,7 +165,11 @@ class Services:
 
     def note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""
-        amounts = line.amounts()
+        amounts, turn = line.amounts(), line.turn
+        if turn is not None:
+            self.sums.used[turn.sent.decision.context.recognised.key] = None
+            if len(self.sums.used) > MAX_USED:
+                self.sums.used.pop(next(iter(self.sums.used)))
         self.telemetry.record(line, amounts)
         self.sums.note(amounts)
         if self.tracing is not None:

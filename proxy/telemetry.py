@@ -45,7 +45,7 @@ from proxy.servers.windows import Window
 from proxy.sessions.requests import in_millionths
 from proxy.sessions.stored import StoredSessions
 from proxy.settings.tables import BUNDLED_CURRENCY
-from proxy.store.base import StoreError
+from proxy.store.base import StoreError, StoreKey
 from proxy.totals import MILLION
 from strategies.core.economics import Advice, Prices
 from strategies.core.effects import Votes
@@ -383,6 +383,7 @@ class _Processes(Collector):
 
 SLOT = 300  # seconds that one sum is over
 KEPT = 8 * 24 * 3600  # seconds
+MAX_USED = 100
 _HOUR = 3600
 _PAUSE = 1.0  # seconds between a request and the write of its sums, which are those of many then
 
@@ -405,6 +406,7 @@ class Sums:
         self._stored, self._tasks, self._clock, self._prices = stored, tasks, clock, prices
         self.started = clock()
         self.total: Tally[str] = Tally()
+        self.used: dict[StoreKey, None] = {}  # the sessions that this replica has served, at most `MAX_USED`
         self._waiting: dict[int, Tally[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
 

@@ -30,7 +30,7 @@ _LARGE = 100_000  # tokens of a window that an agent rarely fills up to the trig
 _SMALLER = 60_000  # tokens of the window that is proposed instead
 _AGENTS = {"x-claude-code-session-id": "Claude Code", "thread-id": "Codex", "x-opencode-session": "opencode"}
 """Agents that compact by themselves, by the header that names their sessions."""
-_NO_FAULTS = {"status_499", "error_upgrade_refused"}  # the client left; or it tried a web socket first, as Codex does
+_LEFT = "status_499"  # the client left, which is no fault
 _REMEDIES = {
     "status_401": "give the client a valid key; or the proxy, if upstream.api_key holds it.",
     "status_403": "give the client a key that may use this model.",
@@ -352,7 +352,7 @@ def _failed(proxy: RunningProxy) -> Iterator[Finding]:
         return
     for name, count in total.most_common():
         kind, _, what = name.partition("_")
-        if kind not in {"status", "error"} or name in _NO_FAULTS:
+        if kind not in {"status", "error"} or name == _LEFT:
             continue
         of = f"{count:,} of {_times(requests, 'request')} ({count / requests:.0%})"
         by = f"The upstream answered {what} to {of}." if kind == "status" else f"{of} failed here: {what}."

@@ -50,7 +50,7 @@ _log = logging.getLogger(LOGGER)
 _HUNG_UP = "SIGHUP changes nothing: to use new settings, start the command again"
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-_MAX_QUOTED, _MAX_LOOKS, _MAX_SESSIONS = 3, 5, 100
+_MAX_QUOTED, _MAX_LOOKS = 3, 5
 _TRIGGER = "trigger_"
 _SHOWN = 90  # characters of a rule
 
@@ -179,10 +179,10 @@ def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Names
     if not sums["requests"]:
         yield "condenser: the command sent no request through the proxy"
         return
-    rows = _json(url, session_path(newest=str(_MAX_SESSIONS)), token).get("data", [])
-    used = [row for row in rows if row["last_used"] >= sums["started"]]
-    documents = [_json(url, session_path(row["tenant"], row["session"]), token) for row in used]
-    ids = [document["id"] for document in documents if "id" in document]
+    # The store may be another proxy's too, so only its own word counts for what it has served.
+    found = [_json(url, session_path(*key), token) for key in answer["used"]]
+    documents = [document for document in found if "id" in document]
+    ids = [document["id"] for document in documents]
     yield ""
     yield "condenser receipt"
     parts = _totals(sums), _kept(documents), figures(sums, answer["currency"]), _looks(ids, settings, arguments)

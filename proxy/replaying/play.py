@@ -185,8 +185,8 @@ class Playing:
             turn = await decide(services, request)
         except ContextLengthExceeded:
             spent = (perf_counter() - started) * 1000
-            room = budget.window - reply
-            refused = ReplayedRequest(original, None, 0, self._overhead, budget.usable, spent, window_tokens=room)
+            room = budget.full_window - reply
+            refused = ReplayedRequest(original, None, 0, self._overhead, budget.fits, spent, window_tokens=room)
             return refused, ()
         spent = (perf_counter() - started) * 1000
         sent = self._counted(wire.read(turn.sent.decision.body, request.body.endpoint))
@@ -199,8 +199,8 @@ class Playing:
             message_tokens=size(sent),
             shared_tokens=common_prefix(self.view, sent),
             overhead_tokens=self._overhead,
-            usable_tokens=budget.usable,
-            window_tokens=budget.window - reply,
+            usable_tokens=budget.fits,
+            window_tokens=budget.full_window - reply,
             milliseconds=spent,
             action=turn.sent.decision.action,
             **made.tally - before,

@@ -12,6 +12,7 @@ from proxy.commands import wrap
 from tests.proxy.command_line import run
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.ports import free_port
+from tests.support.proxy import running_proxy
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
@@ -111,6 +112,20 @@ def test_an_openai_program_runs_and_gets_a_receipt(upstream: ScriptedUpstream, w
     words = [sys.executable, "-c", SERVE, *shown[shown.index("--") + 2 :]]
     code, out, err = wrapped(upstream.base_url, store, *words)
     assert (code, RULE in out) == (0, True), err
+
+
+def test_a_receipt_has_no_session_of_another_proxy_with_the_same_store(
+    upstream: ScriptedUpstream, wrapped: Wrap, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    with running_proxy(upstream.base_url, store={"url": store}, window=4_096, strategy="extract") as other:
+        elsewhere = OPENAI.replace("api_key=", f"base_url='{other.url}/v1', api_key=")
+        both = elsewhere + ASKS_BOTH.replace('("ANTHROPIC', "#")
+        code, out, err = wrapped(upstream.base_url, store, sys.executable, "-c", both, RULE)
+    assert (code, out) == (0, "planned\n200\n"), err
+    assert line(err, "requests").strip() == "1"
+    assert "no conversation was long enough" in line(err, "look")
+    assert "kept" not in err
 
 
 def test_an_anthropic_program_runs_behind_a_web_proxy(wrapped: Wrap, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import replies
+from tests.support import replies, wire
 from tests.support.admin_api import TOKEN, admin
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
@@ -90,3 +90,12 @@ def test_net_is_what_the_bill_fell_by() -> None:
     assert found["reread_tokens"] > 0
     net = found["saved_cost"] - found["reread_cost"]
     assert net == pytest.approx(direct.bill - till.bill, rel=0.03)
+
+
+def test_a_web_socket_that_is_refused_is_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = [("upgrade", "websocket"), ("connection", "Upgrade"), ("sec-websocket-version", "13")]
+    with proxy_with_upstream(admin={"token": TOKEN}) as stage:
+        assert wire.request(stage.proxy.url, "GET", "/v1/responses", b"", upgrade).status == 426
+        stage.proxy.quiet()
+        assert (sums(stage)["requests"], sums(stage)["failed"]) == (0, 0)
+    assert {"uvicorn.error"} & {each.name for each in caplog.records} == set()

@@ -137,7 +137,7 @@ def test_failures_are_told_by_who_failed_and_normal_ones_are_none(
         assert post(proxy.url, "gpt-4o", x_condenser_strategy="no-such") == 400
         code, found = of_proxy(proxy, capsys)
     assert code == 1
-    assert found["status_401"]["text"] == "The upstream answered 401 to 1 of 4 requests (25%)."
+    assert found["status_401"]["text"] == "The upstream answered 401 to 1 of 3 requests (33%)."
     assert "a valid key" in found["status_401"]["remedy"]
     assert found["error_invalid_request_error"]["level"] == "wrong"
     upstream_faults = [name for name in found if name.startswith(("status_", "error_"))]
