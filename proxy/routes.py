@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -304,6 +305,7 @@ def _arrivals_row(kind: ArrivalKind, found: Arrivals) -> Document:
         "source": kind.window.source,
         "strategy": kind.strategy,
         "economy": found.policy.economy,
+        "prices": found.policy.prices and asdict(found.policy.prices),
         "cheapest": found.advice and found.advice._asdict(),
         "trigger": found.policy.budget and found.policy.budget.trigger,
         "trigger_by": found.policy.budget and found.policy.budget.cause.value,

@@ -166,7 +166,7 @@ class Services:
     def note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""
         amounts, turn = line.amounts(), line.turn
-        if turn is not None:
+        if turn is not None and turn.sent.stores:
             self.sums.used[turn.sent.decision.context.recognised.key] = None
             if len(self.sums.used) > MAX_USED:
                 self.sums.used.pop(next(iter(self.sums.used)))

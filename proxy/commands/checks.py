@@ -27,7 +27,6 @@ _COLUMNS, _ROWS = 100, 12
 _WRAP = "condenser wrap -- claude"
 _TRIGGERS = {"share": "marks.trigger", "most": "marks.most", "step": "the price step"}
 _LARGE = 100_000  # tokens of a window that an agent rarely fills up to the trigger
-_SMALLER = 60_000  # tokens of the window that is proposed instead
 _AGENTS = {"x-claude-code-session-id": "Claude Code", "thread-id": "Codex", "x-opencode-session": "opencode"}
 """Agents that compact by themselves, by the header that names their sessions."""
 _LEFT = "status_499"  # the client left, which is no fault
@@ -338,11 +337,8 @@ def _recipe(row: Mapping[str, Any], agents: str, entry: Sequence[str]) -> Findin
     if row["cheapest"]:
         trigger, saves = row["cheapest"]["trigger"], row["cheapest"]["saves"]
         text += f" Condensing at {trigger:,} would save {saves:.0%} of the prompts' cost."
-    remedy = (
-        "condense earlier, by a smaller window, or where costs choose the moment, or both: in the settings, or by"
-        " --window and CONDENSER_ECONOMY=auto. A single request that is longer than a window that you set is refused."
-    )
-    return Finding("recipe", NOTE, text, remedy, [*entry, f"window = {_SMALLER}", 'economy = "auto"'])
+    remedy = "condense where costs choose the moment: by --economy auto, or in the settings:"
+    return Finding("recipe", NOTE, text, remedy, [*entry, 'economy = "auto"'])
 
 
 def _failed(proxy: RunningProxy) -> Iterator[Finding]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from typing import Any, get_args
 
 from proxy.controls import MIN_WINDOW, check_model, pipeline_named, split_model
 from proxy.errors import BadRequest, SettingsError
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.loading import COMMAND_LINE
+from proxy.settings.tables import Economy
 from strategies import Pipeline
 
 _IN_PROCESS_LIST = (
@@ -28,6 +29,12 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--strategy", metavar="NAME", help="a strategy, or several joined with '+'")
     command.add_argument("--window", metavar="TOKENS", type=int, help="the context length to assume")
+    add_economy(command)
+
+
+def add_economy(command: argparse.ArgumentParser) -> None:
+    told = "auto: condense where that is cheapest; advise: only say where that is"
+    command.add_argument("--economy", choices=get_args(Economy), help=told)
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
-from proxy.commands.options import pipeline, positive, use_config, window
+from proxy.commands.options import add_economy, pipeline, positive, use_config, window
 from proxy.commands.progress import Progress
 from proxy.condensing.policy import RATIOS
 from proxy.errors import SettingsError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 WINDOW = 8_192
 _OFF = "off"
+_ONE_AND_OFF = 2
 _ROLES = ("summarizer", "judge")
 
 
@@ -44,6 +45,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
     )
+    add_economy(command)
     command.add_argument(
         "--window", metavar="TOKENS", type=window, help=f"the context length (the model's, else {WINDOW:,})"
     )
@@ -118,20 +120,22 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.servers import LessonScope
     from proxy.tokens.counter import Tokenizers
 
-    settings, roles, pipelines = _settings(arguments), _asked(arguments), arguments.strategy
+    settings, roles = _settings(arguments), _asked(arguments)
+    ways = _ways(arguments, settings)
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
         own = built.services.servers.window(LessonScope(arguments.model))
         assumed = arguments.window or (WINDOW if own.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        progress = Progress(len(pipelines) * len(conversations))
-        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in pipelines}
+        progress = Progress(len(ways) * len(conversations))
+        rows: dict[str, list[ReplayedConversation]] = {name: [] for name in ways}
         for i, conversation in enumerate(conversations):
             played = []
-            for pipeline in pipelines:
-                played.append(await Playing(player, conversation, pipeline.text, f"{i}/{pipeline}").play())
-                progress.step(pipeline.text)
+            for name, (strategy, economy) in ways.items():
+                playing = Playing(player, conversation, strategy, f"{i}/{name}", economy=economy)
+                played.append(await playing.play())
+                progress.step(name)
             if models is not None and models.stopped:
                 break
             for results, one in zip(rows.values(), played, strict=True):
@@ -156,6 +160,19 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         warnings=warnings,
         currency=settings.currency,
     )
+
+
+def _ways(arguments: argparse.Namespace, settings: Settings) -> dict[str, tuple[str, str | None]]:
+    """How to play: a strategy and an economy by name.
+
+    One strategy is played with `auto` too, unless an economy is chosen or models are asked, who cost money.
+    """
+    ways = {each.text: (each.text, arguments.economy) for each in arguments.strategy}
+    *_, last = arguments.strategy
+    is_chosen = arguments.economy is not None or settings.economy == "auto" or _asked(arguments)
+    if len(ways) == _ONE_AND_OFF and not is_chosen and not last.observe:
+        ways[f"{last.text} economy=auto"] = (last.text, "auto")
+    return ways
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

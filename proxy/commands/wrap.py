@@ -32,6 +32,7 @@ from pydantic import SecretStr
 from proxy import LOGGER
 from proxy.app import server_config
 from proxy.commands.known_commands import ANTHROPIC, TOOL_SEARCH, VARIABLES, keeps_tool_search, pointed, upstreams_for
+from proxy.commands.offer import offer
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
@@ -40,7 +41,7 @@ from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
-from proxy.totals import figures
+from proxy.totals import figures, money
 from proxy.values import json_or_none
 from strategies.core.ledger import Ledger, split_ledger
 
@@ -180,13 +181,15 @@ def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Names
         yield "condenser: the command sent no request through the proxy"
         return
     # The store may be another proxy's too, so only its own word counts for what it has served.
-    found = [_json(url, session_path(*key), token) for key in answer["used"]]
-    documents = [document for document in found if "id" in document]
+    read = [_json(url, session_path(*key), token) for key in answer["used"]]
+    documents = [document for document in read if "id" in document]
     ids = [document["id"] for document in documents]
     yield ""
     yield "condenser receipt"
     parts = _totals(sums), _kept(documents), figures(sums, answer["currency"]), _looks(ids, settings, arguments)
-    for title, text in chain(*parts):
+    rows = _json(url, "/_condenser/arrivals", token).get("data", [])
+    found = offer(documents, rows, sums["started"])
+    for title, text in chain(*parts, _next(found, answer["currency"], settings, arguments)):
         yield f"  {title:<14} {text}"
 
 
@@ -236,13 +239,30 @@ def _text(value: Any) -> str:
     return "\n".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
+def _next(found: tuple[float, float] | None, currency: str, settings: Settings, arguments: argparse.Namespace) -> _Rows:
+    """What to do, in money, where `economy = "auto"` would have been cheaper."""
+    if found is None or settings.economy == "auto":
+        return
+    share, amount = found
+    told = f"economy=auto would have cut this session's prompts by {share:.0%}".replace("%", " %")
+    yield "cheaper", told + (f" (about {money(amount, currency)}):" if amount else ":")
+    words = shlex.join(arguments.words)
+    command = words if len(words) <= _SHOWN else f"{shlex.quote(arguments.words[0])} …"
+    yield "", f"{shlex.join(['condenser', 'wrap', *_given(arguments), '--economy', 'auto'])} -- {command}"
+
+
+def _given(arguments: argparse.Namespace) -> list[str]:
+    """The options that the same command needs again."""
+    given = {"--config": os.environ.get(CONFIG_VARIABLE), "--store": arguments.store and redacted(arguments.store)}
+    return [word for name, value in given.items() if value for word in (name, value)]
+
+
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:
     if not ids or settings.store.url == "memory://":
         why = "the store was in memory; name one with --store to keep sessions"
         yield "look", f"nothing is left: {'no conversation was long enough to be stored' if not ids else why}"
         return
-    given = {"--config": os.environ.get(CONFIG_VARIABLE), "--store": arguments.store and redacted(arguments.store)}
-    words = [word for name, value in given.items() if value for word in (name, value)]
+    words = _given(arguments)
     wrapping = f"{shlex.join(['condenser', 'wrap', *words])} -- condenser sessions"
     for name in ids[:_MAX_LOOKS]:
         yield "look", f"{wrapping} show {shlex.quote(name)}"

@@ -142,11 +142,17 @@ class Playing:
     """A conversation under one strategy, in a session of its own; `view` is what was forwarded last."""
 
     def __init__(
-        self, player: Player, conversation: Conversation, strategy: str, session: str, memory: str | None = None
+        self,
+        player: Player,
+        conversation: Conversation,
+        strategy: str,
+        session: str,
+        memory: str | None = None,
+        economy: str | None = None,
     ) -> None:
-        """`memory` is a mode."""
-        given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
-        self._client = RecordedClient(conversation, player.model, **given)
+        """`memory` and `economy` are modes; None for those of the settings."""
+        given = {"session": session, "strategy": strategy, "memory": memory, "economy": economy}
+        self._client = RecordedClient(conversation, player.model, window=player.window, **given)
         self._player, self._cache = player, player.services.message_cache
         self._conversation = conversation
         self._overhead = player.overhead(conversation)

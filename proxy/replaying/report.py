@@ -103,7 +103,7 @@ def verdict(replayed: ReplayResults) -> str:
     if not ours:
         return f"Without condensing, {direct.unanswered:,} of {direct.requests:,} requests are refused as too long."
     best = min(ours, key=lambda of: (of.unanswered, -(of.net_share.share if of.net_share else 0.0), of.paid_cost))
-    name = f"{best.strategy}, the best of {len(ours)} strategies" if len(ours) > 1 else best.strategy
+    name = f"{best.strategy}, the cheapest of {len(ours)} ways" if len(ours) > 1 else best.strategy
     said = f"With {name}, {best.rescued:,} of {best.requests:,} requests fit only because they were condensed"
     if best.fitting == best.requests:
         return f"All {best.requests:,} requests fit as they are; with {name}, {_net(replayed, best)}."

@@ -59,7 +59,7 @@ _MAX_SHOWN = 400  # maximum characters of a line of the error
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies by their spelling in environment variables."""
 COMMAND_LINE: Mapping[tuple[str, ...], str] = {  # the options of the command line, by the path of the key that they set
-    **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
+    **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window", "economy")},
     ("single_user",): "--single-user",
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",

@@ -1,5 +1,6 @@
 """`condenser wrap` and `watch`: unchanged programs with official SDKs, signals, exit statuses, receipt and rows."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.support.ports import free_port
 from tests.support.proxy import running_proxy
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
+from tests.support.till import Till
 from tests.support.upstream import ScriptedUpstream
 
 RULE = "Never water the beds at noon."
@@ -112,6 +114,29 @@ def test_an_openai_program_runs_and_gets_a_receipt(upstream: ScriptedUpstream, w
     words = [sys.executable, "-c", SERVE, *shown[shown.index("--") + 2 :]]
     code, out, err = wrapped(upstream.base_url, store, *words)
     assert (code, RULE in out) == (0, True), err
+
+
+def test_a_receipt_ends_with_what_would_have_been_cheaper(
+    upstream: ScriptedUpstream, wrapped: Wrap, tmp_path: Path
+) -> None:
+    """The script's history grows far below every mark; `auto` then saves at least what was offered."""
+    config, till = tmp_path / "condenser.toml", Till()
+    config.write_text(PRICES.replace("4096", "1000000"))
+    named = OPENAI.replace("max_retries=0", 'max_retries=0, default_headers={"X-Condenser-Session": "s"}')
+    command = (sys.executable, "-c", named.replace("range(12)", "range(30)").replace("* 90", "* 300"), RULE)
+    upstream.answer(till)
+    options = ("--config", str(config), "--strategy", "extract")
+    _, _, offered = wrapped(upstream.base_url, f"sqlite:///{tmp_path}/s.db", *command, options=options)
+    share = re.search(r"economy=auto would have cut this session's prompts by (\d+) % \(about USD 0\.", offered)
+    assert share is not None, offered
+    assert "--economy auto -- " in offered.splitlines()[-1]
+    direct, till.bill, till.before = till.bill, 0, []
+    options = (*options, "--economy", "auto")
+    _, _, followed = wrapped(upstream.base_url, f"sqlite:///{tmp_path}/auto.db", *command, options=options)
+    assert "would have cut" not in followed
+    saved = (direct - till.bill) / 1_000_000
+    assert float(line(followed, "money").split("USD ")[2].split()[0]) == pytest.approx(saved, rel=0.02)
+    assert 0.05 <= int(share[1]) / 100 <= saved * 1_000_000 / direct + 0.02
 
 
 def test_a_receipt_has_no_session_of_another_proxy_with_the_same_store(

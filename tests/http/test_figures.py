@@ -1,18 +1,16 @@
 """What is told of requests is true: beside what a server that keeps a prompt cache has seen and billed."""
 
 from collections import Counter
-from itertools import takewhile
 from typing import Any
 
 import pytest
 
-from tests.support import replies, wire
+from tests.support import wire
 from tests.support.admin_api import TOKEN, admin
-from tests.support.recording import Exchange
-from tests.support.replies import Reply
-from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream, rounds_over
+from tests.support.stage import Stage, chat, controls, proxy_with_upstream, rounds_over
+from tests.support.till import CACHED, FRESH, Till
 
-PRICES = {"input": 2.0, "cached_input": 0.2, "output": 0.0}
+PRICES = {"input": FRESH, "cached_input": CACHED, "output": 0.0}
 LOWERED: list[dict[str, Any]] = [
     {"models": [{"match": "*", "window": 4_096, "prices": PRICES}]},
     {"window": None, "marks": {"most": 4_096}, "models": [{"match": "*", "prices": PRICES}]},
@@ -51,29 +49,6 @@ def test_a_window_that_nothing_else_is_known_of_rescues() -> None:
         stage.model = "somebodys-finetune"
         played(stage, 8_000)
         assert sums(stage)["rescued"] > 0
-
-
-class Till:
-    """A server that has every prompt in its cache that it has read, and its bill."""
-
-    def __init__(self) -> None:
-        self.before: list[Any] = []
-        self.bill = 0
-
-    def __call__(self, exchange: Exchange) -> Reply:
-        return self.read(exchange.json()["messages"])
-
-    def read(self, messages: list[Any]) -> Reply:
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(self.before, messages, strict=False))
-        shared = [each for each, _ in pairs]
-        prompt, cached = count({"messages": messages}), count({"messages": shared}) if shared else 0
-        self.before = messages
-        self.bill += round((prompt - cached) * PRICES["input"] + cached * PRICES["cached_input"])
-        document = {
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]
-        }
-        usage = {**replies.usage(prompt, 0), "prompt_tokens_details": {"cached_tokens": cached}}
-        return replies.json_reply({"object": "chat.completion", **document, "usage": usage})
 
 
 def test_net_is_what_the_bill_fell_by() -> None:

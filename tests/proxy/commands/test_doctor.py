@@ -89,7 +89,8 @@ def test_an_agent_that_compacts_by_itself_gets_the_recipe_first(
         assert "recipe" not in of_proxy(proxy, capsys)[1]
     assert code == 0
     assert out.startswith("note   Claude Code compacts by itself near the end of its window.")
-    assert f'match = "{SONNET}"\n         window = 60000\n         economy = "auto"\n' in out
+    assert f'match = "{SONNET}"\n         economy = "auto"\n' in out
+    assert "by --economy auto" in out
     assert out.endswith("\nNothing is wrong.\n")
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from proxy.cli import main
 from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.data import MISSING, SHORT
+from tests.support.stage import chat
 
 
 @pytest.fixture
@@ -33,13 +35,26 @@ def test_json_has_the_figures_of_every_strategy(recorded: Path, capsys: pytest.C
     assert main(["replay", str(recorded), "--strategy", "recent", "--window", "1024", "--json"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    off, recent = document["strategies"]
+    off, recent, auto = document["strategies"]
     assert (document["conversations"], document["window"]) == (2, 1_024)
     assert (off["requests"], off["saved_share"], recent["overflows"]) == (32, 0, 0)
     assert 0 < recent["saved_share"] < 1
     assert recent["intervals"]["saved"][1] <= recent["saved_share"] <= recent["intervals"]["saved"][2]
-    assert [each["strategy"] for each in document["each"]] == ["off", "recent"] * 2
+    assert [each["strategy"] for each in document["each"]] == ["off", "recent", "recent economy=auto"] * 2
+    assert auto["forwarded"] <= recent["forwarded"]
     assert printed.err == ""
+
+
+def test_the_first_sentence_names_the_cheapest_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "talk.jsonl").write_text(json.dumps({"messages": chat(60)}))
+    asked = ["replay", str(tmp_path / "talk.jsonl"), "--strategy", "recent", "--model", "gpt-4o", "--json"]
+    assert main(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    named = r"All \d+ requests fit as they are; with recent economy=auto, the cheapest of 2 ways,"
+    assert re.match(rf"{named} \d+ % of the cost is saved \(USD 0\.\d+\)\.$", found["verdict"]), found["verdict"]
+    assert main([*asked, "--economy", "auto"]) == 0
+    _, chosen = json.loads(capsys.readouterr().out)["strategies"]
+    assert (chosen["strategy"], chosen["forwarded"]) == ("recent", found["strategies"][2]["forwarded"])
 
 
 def test_several_files_are_one_replay_with_the_model_that_they_name(
@@ -86,7 +101,7 @@ def test_a_terminal_gets_a_progress_bar(recorded: Path, monkeypatch: pytest.Monk
     with os.fdopen(device, "w") as terminal, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", terminal)
         assert main(["replay", str(recorded), "--strategy", "recent", "--window", "1024"]) == 0
-    assert b"] 2/4 recent" in os.read(screen, 4_096)
+    assert b"] 2/6 recent" in os.read(screen, 4_096)
     os.close(screen)
 
 
@@ -104,6 +119,6 @@ def test_recorded_conversations_are_played_whole(capsys: pytest.CaptureFixture[s
     if not SHORT.exists():
         pytest.skip(MISSING)
     assert main(["replay", str(SHORT), "--limit", "3", "--window", "6144", "--json"]) == 0
-    off, default = json.loads(capsys.readouterr().out)["strategies"]
+    off, default, _ = json.loads(capsys.readouterr().out)["strategies"]
     assert (default["requests"], default["degraded"], default["overflows"]) == (off["requests"], 0, 0)
     assert default["condensations"] > 0

@@ -119,7 +119,7 @@ def test_the_verdict_is_of_the_best_strategy() -> None:
     replayed = balanced(request(2_000, 500), names=("mask", "recent"))
     direct, mask, recent = replayed.summaries
     better = replayed._replace(summaries=[direct, replace(mask, unanswered=1), recent])
-    assert verdict(better).startswith("With recent, the best of 2 strategies, 1 of 1 requests")
+    assert verdict(better).startswith("With recent, the cheapest of 2 ways, 1 of 1 requests")
     assert verdict(replayed._replace(summaries=[direct])) == (
         "Without condensing, 1 of 1 requests are refused as too long."
     )
