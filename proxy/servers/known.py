@@ -223,9 +223,7 @@ class Servers:
         hidden = self.calibrator.hidden(scope, counter.cache_key)
         profile = self.profiles.for_model(scope)
         served = partial(self.served, scope, is_long=is_long)
-        return Server(
-            scope, counter, window, prompt_window, profile, hidden, pays_list_prices=pays, served=served
-        )
+        return Server(scope, counter, window, prompt_window, profile, hidden, pays_list_prices=pays, served=served)
 
     def window(self, scope: LessonScope, requested: int | None = None, *, is_long: bool = False) -> Window:
         """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""

@@ -131,8 +131,8 @@ def test_a_receipt_ends_with_what_would_have_been_cheaper(
     assert share is not None, offered
     assert "--economy auto -- " in offered.splitlines()[-1]
     direct, till.bill, till.before = till.bill, 0, []
-    options = (*options, "--economy", "auto")
-    _, _, followed = wrapped(upstream.base_url, f"sqlite:///{tmp_path}/auto.db", *command, options=options)
+    auto = (*options, "--economy", "auto")
+    _, _, followed = wrapped(upstream.base_url, f"sqlite:///{tmp_path}/auto.db", *command, options=auto)
     assert "would have cut" not in followed
     saved = (direct - till.bill) / 1_000_000
     assert float(line(followed, "money").split("USD ")[2].split()[0]) == pytest.approx(saved, rel=0.02)
