@@ -83,7 +83,7 @@ class RequestContext(NamedTuple):
     """What bears on the request of what only some sessions have, and what it has found of that (`TRAITS`)."""
     must_store: bool = False
     """Whether a refusal has taught what the session must keep, however small it is."""
-    served: Callable[[], Window] = lambda: Window(None, UNKNOWN)  # the server's own window, whatever was set
+    listed: Window = Window(None, UNKNOWN)  # the bundled table's window, whatever was set
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -408,7 +408,7 @@ def context_of(  # noqa: PLR0913
         policy=policy,
         counter=server.counter,
         traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
-        served=server.served,
+        listed=server.listed,
         sent=sent,
         whole=whole,
         measured=measured,
@@ -433,8 +433,9 @@ def fits_whole(context: RequestContext) -> bool:
     """
     policy, reply = context.policy, context.request.body.envelope.reply_limit or 0
     prompt, window = context.calibrated.scale.upstream(context.sent.tokens), policy.window
-    if prompt + reply > (window.tokens or UNLIMITED) and window.is_set:
-        window = max(window, context.served(), key=lambda each: each.tokens or 0)
+    # A server is not asked where a window is set: what is known of it besides is the table, and what it has refused.
+    if (context.listed.tokens or 0) > (window.tokens or UNLIMITED) and window.is_set:
+        window = context.listed
     most = min(policy.size_refused or UNLIMITED, window.max_input or UNLIMITED)
     return prompt <= most and prompt + reply <= (window.tokens or UNLIMITED)
 

@@ -60,7 +60,7 @@ class Server(NamedTuple):
     hidden: int = 0  # the tokens that it adds to a prompt by itself
     size_refused: SizeRefused | None = None  # the size that bounds the session of the request
     pays_list_prices: bool = False  # whether each token of the request costs what the model's vendor says
-    served: Callable[[], Window] = lambda: Window(None, UNKNOWN)  # the server's own window, whatever was set
+    listed: Window = Window(None, UNKNOWN)  # the bundled table's, whatever was set
 
 
 class ModelWindows(NamedTuple):
@@ -91,12 +91,8 @@ class ModelWindows(NamedTuple):
     ) -> Window:
         """The window that holds, given what the server has `stated` and what a refusal has taught."""
         is_set = Window(requested, REQUEST) if requested is not None else self.chosen
-        return is_set or self.served(stated, learned, is_long=is_long)
-
-    def served(
-        self, stated: StatedWindow | None = None, learned: LearnedWindow | None = None, *, is_long: bool = False
-    ) -> Window:
-        """The server's own window, whatever was set."""
+        if is_set is not None:
+            return is_set
         limit = self.max_input or (stated.max_input if stated else None)
         known = Window(stated.window, stated.source, limit) if stated else self.listed
         if stated and stated.is_ceiling and (self.listed.tokens or stated.window) < stated.window:
@@ -222,20 +218,16 @@ class Servers:
         window, prompt_window = self.window(scope, requested, is_long=is_long), self._prompt_window(scope)
         hidden = self.calibrator.hidden(scope, counter.cache_key)
         profile = self.profiles.for_model(scope)
-        served = partial(self.served, scope, is_long=is_long)
-        return Server(scope, counter, window, prompt_window, profile, hidden, pays_list_prices=pays, served=served)
+        windows = self._windows(scope.model)
+        listed = windows.long if is_long or windows.is_long else windows.listed
+        return Server(scope, counter, window, prompt_window, profile, hidden, pays_list_prices=pays, listed=listed)
 
     def window(self, scope: LessonScope, requested: int | None = None, *, is_long: bool = False) -> Window:
         """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""
         windows = self._windows(scope.model)
         if requested is not None or windows.chosen is not None:
             return windows.window(requested)
-        return self.served(scope, is_long=is_long)
-
-    def served(self, scope: LessonScope, *, is_long: bool = False) -> Window:
-        """The window of the server itself, as far as it is known: stated, listed, or told by a refusal."""
-        stated, learned = self.stated(scope), self.learned.window(scope)
-        return self._windows(scope.model).served(stated, learned, is_long=is_long)
+        return windows.window(None, self.stated(scope), self.learned.window(scope), is_long=is_long)
 
     def _prompt_window(self, scope: LessonScope) -> int | None:
         summarizer: SummarizerRole = self._summarizer(scope.model)
