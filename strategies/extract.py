@@ -78,7 +78,11 @@ class Extract(Strategy):
             end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        return end, self._text(covered(view, view.items[start:end], end, budget.task_cap), budget.ledger, whole, most)
+        source = covered(view, view.items[start:end], end, budget.task_cap)
+        # It covers less than the first one, so it is hardly ever longer. Under a bound of its own the parts that are
+        # fitted first would take the room that the others had.
+        text = self._text(source, budget.ledger, whole, whole)
+        return end, text if counter.text(text) <= most else self._text(source, budget.ledger, whole, most)
 
     def _text(self, source: Covered, caps: LedgerCaps, whole: int, most: int) -> str:
         """The record in its share of `whole` tokens, and the ledger in what is left of `most`."""
