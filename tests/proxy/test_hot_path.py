@@ -101,7 +101,9 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
     store = await open_store("memory://")
     tallied = TalliedStore(store)
     upstream = {"base_url": "http://localhost/v1", "profile": profile}
-    settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}})
+    # Without `most` nothing is due in a roomy window to conversations of any length.
+    own = {"upstream": upstream, "background": {"mode": "off"}, "marks": {"most": 0}}
+    settings = Settings.model_validate(own)
     summarizer = ScriptedSummarizer(Tokenizers())
     async with open_services(settings, store=cast(Store, tallied), summarizer=summarizer) as built:
         yield built, tallied
