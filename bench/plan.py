@@ -17,7 +17,7 @@ from statistics import median
 from time import thread_time
 from typing import Any
 
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.tokens.counter import Tokenizers
 from strategies import stages
 from strategies.core.budget import Budget

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from bench.processes import Served, condenser, store_url, stub
 from bench.traffic import MODEL, Job, messages, sent
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey, Write
 from proxy.tokens.counter import Tokenizers

@@ -19,7 +19,7 @@ from pathlib import Path
 from eval import arms, created, depth, hermes, languages, needs, quoted, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.report import markdown
 from proxy.tokens.counter import Tokenizers

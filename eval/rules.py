@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from eval.measure import Figure
 from eval.views import MODEL, flat, in_processes, last_view, proxy_for, said, sparse_ends
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Message
 from proxy.replaying.report import markdown

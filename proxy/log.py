@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from proxy import LOGGER
 from proxy.condensing import account
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CLIENT_CLOSED_REQUEST, UpgradeRefused
+from proxy.protocols.endpoint import Endpoint
 from proxy.quoting import label, printable
 from proxy.reasons import Action
 from proxy.sessions.requests import RequestRecord

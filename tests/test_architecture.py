@@ -52,7 +52,7 @@ FLOORS = (
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/settings/", "proxy/http/", "proxy/upstream/",
-    "proxy/servers/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
+    "proxy/servers/", "proxy/protocols/", "proxy/request/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/serving/", "proxy/turn/",
     "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
@@ -221,7 +221,7 @@ WIRE = {
     *("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "stop_reason", "content_block"),
 }
 """Members of requests, replies and events in one protocol or another."""
-KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/replaying/", "proxy/commands/")
+KNOW_CHAT = ("strategies/dialects/", "proxy/protocols/", "proxy/replaying/", "proxy/commands/")
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer

@@ -41,10 +41,10 @@ from proxy.asking.dispatch import (
     endpoint_for,
     headers_for,
 )
-from proxy.endpoints import compaction
-from proxy.endpoints.endpoint import Endpoint, Question
-from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
+from proxy.protocols import compaction
+from proxy.protocols.endpoint import Endpoint, Question
+from proxy.protocols.replies import tokens_in
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.servers import refusals

@@ -39,13 +39,13 @@ from http import HTTPStatus
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
-from proxy.endpoints import compaction, endpoint_named
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import tokens_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success
 from proxy.http.token_limits import Spending, TokenBudget
+from proxy.protocols import compaction, endpoint_named
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.replies import tokens_in
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters

@@ -12,7 +12,7 @@ from proxy.commands.proxy_client import moment
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import Policies, Policy, option_tables
 from proxy.controls import Controls
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.servers import LessonScope
 from proxy.servers.discovery import Discovered
 from proxy.servers.figures import OWN, Figures

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proxy.condensing.account import Timing
 from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
-from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable
+from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body, ClientRequest
 from proxy.searching import HiddenRounds, ToolState, offer_members

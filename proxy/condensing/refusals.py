@@ -20,10 +20,10 @@ from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, 
 from proxy.condensing.ladder.rung import Next, Parts
 from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import RequestContext
-from proxy.endpoints.replies import Usage
 from proxy.errors import ProxyError
+from proxy.protocols.opening import OpenedReply, open_reply
+from proxy.protocols.replies import Usage
 from proxy.quoting import label
-from proxy.reply.opening import OpenedReply, open_reply
 from proxy.searching import Following, HiddenRounds, SendBody
 from proxy.servers.counting import Anchor
 from proxy.servers.known import Server

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from proxy.asking.dispatch import Caller
 from proxy.condensing.policy import Policy
 from proxy.controls import MEMORY
-from proxy.endpoints import compaction
-from proxy.endpoints.endpoint import Compacting
 from proxy.errors import HistoryUnavailable
+from proxy.protocols import compaction
+from proxy.protocols.endpoint import Compacting
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Precision
 from proxy.request.wire import ClientRequest

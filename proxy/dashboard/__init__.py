@@ -29,9 +29,9 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from proxy.controls import Controls
 from proxy.dashboard import overview, session
-from proxy.endpoints.chat import ChatCounter
 from proxy.errors import BadRequest
 from proxy.log import LINE
+from proxy.protocols.chat import ChatCounter
 from proxy.request.operators import UNKNOWN, Operator
 from proxy.routes import check_role, read_body, readiness
 from proxy.servers import LessonScope

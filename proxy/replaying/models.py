@@ -17,7 +17,7 @@ from itertools import takewhile
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.policy import RATIOS
-from proxy.endpoints import compaction
+from proxy.protocols import compaction
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices

@@ -13,9 +13,9 @@ from time import perf_counter
 
 from proxy import controls
 from proxy.condensing.policy import Policy
-from proxy.endpoints.chat import ChatCounter
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
+from proxy.protocols.chat import ChatCounter
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,

@@ -21,11 +21,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.endpoints import endpoint_named
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint, MalformedElement
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT
+from proxy.protocols import endpoint_named
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint, MalformedElement
+from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.responses import RESPONSES_ENDPOINT
 from proxy.replaying.session_files import bodies_in
 from proxy.values import json_or_none, word_at
 from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text

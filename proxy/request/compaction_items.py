@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from proxy.endpoints.responses import COMPACTION
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.http.admission import Place
 from proxy.http.encodings import MAX_EXPANSION
+from proxy.protocols.responses import COMPACTION
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.store.base import StoreError

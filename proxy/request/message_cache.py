@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
-from proxy.endpoints.endpoint import Endpoint
+from proxy.protocols.endpoint import Endpoint
 from proxy.request.scanning import Envelopes, Tally
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import next_step

@@ -19,8 +19,8 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple, NoReturn
 
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
+from proxy.protocols.endpoint import Endpoint
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import offload
 from proxy.values import count_at

@@ -21,9 +21,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from proxy.controls import Controls
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
+from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
 from proxy.request.callers import ALWAYS, Ping, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache
 from proxy.request.scanning import (

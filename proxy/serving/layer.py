@@ -19,13 +19,13 @@ from random import getrandbits
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.endpoints import PATHS, endpoint_at, endpoint_serving
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
 from proxy.http.paths import ADMIN, UNLISTED, Paths, check_listener, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
+from proxy.protocols import PATHS, endpoint_at, endpoint_serving
 from proxy.quoting import quoted
 from proxy.request.callers import TrustedProxies
 from proxy.serving.relay import allows_beats, body_message

@@ -13,10 +13,10 @@ from time import perf_counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
-from proxy.endpoints import endpoint_at, protocol_at
 from proxy.errors import ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first
 from proxy.log import LINE
+from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
 from proxy.request.keys import check_unread
 from proxy.serving.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body

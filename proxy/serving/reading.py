@@ -21,13 +21,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for, most_unpacked
 from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
 from proxy.log import LINE, RequestLine
+from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner

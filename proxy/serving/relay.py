@@ -23,11 +23,11 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_event_stream, is_success, to_client
 from proxy.http.sse import between_events
-from proxy.reply.watching import MAX_HELD, UsageRemover, WatchedReply
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.watching import MAX_HELD, UsageRemover, WatchedReply
 from proxy.serving.reading import ClientGone, ClientStream
 from proxy.upstream import UpstreamReply
 

@@ -18,8 +18,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from proxy.endpoints import endpoint_named
-from proxy.endpoints.endpoint import Endpoint
+from proxy.protocols import endpoint_named
+from proxy.protocols.endpoint import Endpoint
 from proxy.request.message_cache import Element
 from proxy.runtime.lru import Lru
 from proxy.sessions.codec import StoredMessage, block_document, messages_of

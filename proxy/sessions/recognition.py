@@ -21,9 +21,9 @@ from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
 
-from proxy.endpoints.endpoint import Endpoint, SessionHint, Values
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
+from proxy.protocols.endpoint import Endpoint, SessionHint, Values
 from proxy.quoting import label
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru

@@ -28,7 +28,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.endpoints.replies import ending
+from proxy.protocols.replies import ending
 from proxy.servers.counting import Anchor
 from strategies.core.cards import MemoryCard, distinct
 from strategies.core.client_compaction import carries

@@ -31,8 +31,8 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from proxy.controls import Controls
-from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
+from proxy.protocols.replies import Items
 from proxy.request.message_cache import Element, MessageCache
 from proxy.request.wire import Body, ClientRequest
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage

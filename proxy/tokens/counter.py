@@ -10,7 +10,7 @@ worker, so that no other request waits for their count.
 
 Contents that are not text are priced, never tokenized: a picture's base64 as text would be a thousand times too much.
 Members of wrong types are counted in some sensible way: nothing here raises. How a protocol frames messages and tools
-is in its folder (`proxy/endpoints`). A formula's error is constant for a conversation, and calibration from
+is in its folder (`proxy/protocols`). A formula's error is constant for a conversation, and calibration from
 the upstream's `usage` corrects it.
 """
 

@@ -30,13 +30,13 @@ from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
 from proxy.condensing.turn import RequestContext, append_heads, context_of, idle_decision, last_resort, undecided
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Items
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.opening import OpenedReply
+from proxy.protocols.replies import Items
+from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
-from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, search
 from proxy.servers.refusals import NO_REFUSAL

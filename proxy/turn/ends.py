@@ -19,8 +19,11 @@ from starlette.types import ASGIApp
 
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
-from proxy.endpoints.endpoint import Compacting
-from proxy.endpoints.own_compactions import (
+from proxy.errors import CredentialUnproven
+from proxy.http.headers import encode_headers, is_success
+from proxy.protocols.endpoint import Compacting
+from proxy.protocols.opening import open_reply
+from proxy.protocols.own_compactions import (
     Parts,
     compaction_document,
     parted,
@@ -28,11 +31,8 @@ from proxy.endpoints.own_compactions import (
     response_events,
     usage_of,
 )
-from proxy.endpoints.replies import Items, Json, JsonCapture
-from proxy.errors import CredentialUnproven
-from proxy.http.headers import encode_headers, is_success
-from proxy.reply.opening import open_reply
-from proxy.reply.watching import WatchedReply
+from proxy.protocols.replies import Items, Json, JsonCapture
+from proxy.protocols.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.servers.refusals import Subject
 from proxy.serving.reading import AdmittedRequest

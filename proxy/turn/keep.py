@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from proxy.condensing.attempt import Turn, degraded
-from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
+from proxy.protocols.replies import Items
 from proxy.sessions.keeping import SessionUpdate
 from proxy.sessions.requests import RequestRecord
 from proxy.sessions.supply import Append

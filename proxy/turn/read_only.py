@@ -15,9 +15,9 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import CredentialUnproven
 from proxy.http.headers import encode_headers
+from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from proxy.serving.passing import pass_on_unread

@@ -12,11 +12,11 @@ from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
 from proxy.condensing.turn import Decision, append_heads
-from proxy.endpoints import compaction
-from proxy.endpoints.replies import Capture
 from proxy.http.headers import encoding_of, first, is_event_stream
+from proxy.protocols import compaction
+from proxy.protocols.replies import Capture
+from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
-from proxy.reply.watching import UsageRemover
 from proxy.serving.reading import AdmittedRequest
 from proxy.serving.relay import KeepAlive, Relay
 from proxy.sessions.requests import RequestRecord

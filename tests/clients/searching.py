@@ -6,7 +6,7 @@ The client asks a question. Where it is given a call of its own, it answers that
 from itertools import pairwise
 from typing import Any
 
-from proxy.endpoints.hidden_calls import NO_ANSWER
+from proxy.protocols.hidden_calls import NO_ANSWER
 from tests.clients.cases import KEY, MODEL, TOOL, ZURICH
 from tests.http.strict import problems
 from tests.http.test_memory_injection import FORCE, diary

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import load
 from tests.clients import agents

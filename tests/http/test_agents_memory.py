@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
+from proxy.protocols.hidden_calls import NAME, NO_ANSWER
 from tests.http import test_messages, test_responses
 from tests.http.test_agents import MESSAGES, RESPONSES, Api
 from tests.support import messages_upstream, wire

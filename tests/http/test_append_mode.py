@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.reply.watching import MAX_HELD
+from proxy.protocols.watching import MAX_HELD
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.hidden_calls import NO_ANSWER
+from proxy.protocols.hidden_calls import NO_ANSWER
 from tests.http.strict import problems
 from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary, ending
 from tests.support import replies, wire

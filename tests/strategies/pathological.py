@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable, Mapping
 
-from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
+from proxy.protocols.chat import ANSWER
 from proxy.servers import refusals
 from strategies.core import cards, ledger, quotes, transcript
 from strategies.core.actions import action, changes, subject

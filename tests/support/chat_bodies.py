@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
 from proxy.request import scanning, wire
 from proxy.request.message_cache import Element, MessageCache
 from proxy.request.scanning import DEFAULT_BOUNDS, Bounds, Member

@@ -1,7 +1,7 @@
 """What is known of a server that nobody has asked, as the settings and the bundled table have it."""
 
 from proxy import config_directory
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.servers import LessonScope
 from proxy.servers.known import ModelWindows, Server
 from proxy.servers.windows import Window

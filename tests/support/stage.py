@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.dialects.chat import SYSTEM_ROLES
 from strategies.prompts import prompt

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import strategies as st
 
 from proxy import tool_output_patterns
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, TokenCounter

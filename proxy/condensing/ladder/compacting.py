@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt
 from proxy.condensing.ladder.rung import Next, Parts, Rung
-from proxy.reply.opening import OpenedReply
+from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Subject
 
 

@@ -11,7 +11,7 @@ from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.traits import pictures_out
 from proxy.condensing.turn import RequestContext
-from proxy.reply.opening import OpenedReply
+from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Unit
 from strategies.core.messages import Message, dump
 from strategies.dialects.pictures import has_pictures, pictures

@@ -7,7 +7,7 @@ from dataclasses import replace
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt
 from proxy.condensing.ladder.rung import Next, Parts, Rung
-from proxy.reply.opening import OpenedReply
+from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Subject
 from proxy.settings.profile import Profile, Restriction
 

@@ -11,8 +11,8 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.turn import Decision
+from proxy.protocols.opening import OpenedReply
 from proxy.quoting import label
-from proxy.reply.opening import OpenedReply
 from proxy.servers.known import Pool, Servers
 from proxy.servers.refusals import Refusal, Unit
 

@@ -13,7 +13,7 @@ from proxy.condensing.policy import Policy
 from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import Decision, expecting, fold_view
 from proxy.errors import ProxyError
-from proxy.reply.opening import OpenedReply
+from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Size, Unit
 from proxy.servers.windows import REFUSED_FOR, SOURCE, SizeRefused, Window
 from strategies.core.budget import Budget, Marks

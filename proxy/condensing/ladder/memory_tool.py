@@ -5,8 +5,8 @@ from __future__ import annotations
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
+from proxy.protocols.opening import OpenedReply
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
 from proxy.searching import NO_OFFER
 from proxy.servers.refusals import Subject
 

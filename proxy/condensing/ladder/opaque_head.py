@@ -9,8 +9,8 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.turn import undecided
+from proxy.protocols.opening import OpenedReply
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
 from proxy.servers.refusals import Subject
 
 _log = logging.getLogger(__name__)

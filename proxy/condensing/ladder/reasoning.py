@@ -11,9 +11,9 @@ import logging
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Named, Next, Parts, Rung
+from proxy.protocols.opening import OpenedReply
 from proxy.quoting import label
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Subject
 from proxy.settings.profile import Restriction
 from strategies.core.reasoning import BOUND, REQUIRED

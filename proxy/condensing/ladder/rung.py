@@ -11,7 +11,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, Step
 from proxy.condensing.policy import Policies
 from proxy.condensing.turn import Decision, RequestContext
-from proxy.reply.opening import OpenedReply
+from proxy.protocols.opening import OpenedReply
 from proxy.servers.known import Servers
 from proxy.settings.profile import Restriction
 from strategies.core.budget import Budget

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from proxy.asking import Caller, FinishedCall
 from proxy.asking.dispatch import PACE_LIFE, Pace
-from proxy.endpoints.chat import CHAT_ENDPOINT
+from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.settings.tables import ModelRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Failure
 from tests.proxy.asking.support import CALLER, LATER, asking

@@ -10,9 +10,9 @@ import pytest
 
 from proxy.asking import ROOM_TO_THINK
 from proxy.asking.dispatch import Caller
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.responses import RESPONSES_ENDPOINT
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.effects import Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER, NOWHERE, asking

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 from proxy import asking
 from proxy.asking import Completion, ModelCall, question_for
 from proxy.asking.dispatch import Caller, address_for, headers_for
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Question
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Question
 from proxy.settings.tables import ModelRole, UpstreamEntry
 from proxy.upstream import JsonReply
 from proxy.upstream.choice import Destination

@@ -10,7 +10,7 @@ from proxy.condensing.account import Timing, budget_document, dry_run, headers, 
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Measured, Precision
 from proxy.servers.counting import UNCALIBRATED, Calibration

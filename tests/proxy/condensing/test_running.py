@@ -14,7 +14,7 @@ from proxy.asking import Asking, Caller
 from proxy.condensing.making import PipelineRunner, Run, RunResult
 from proxy.condensing.policy import Policies, Policy
 from proxy.controls import Controls
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import LessonScope
 from proxy.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.cli import FAILED, OK, USAGE, main
 from proxy.commands.demo import first, is_planted, load
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.tokens.counter import Tokenizers

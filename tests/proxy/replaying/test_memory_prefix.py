@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.endpoints import endpoint_named
-from proxy.endpoints.endpoint import Endpoint
+from proxy.protocols import endpoint_named
+from proxy.protocols.endpoint import Endpoint
 from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.settings import Settings

@@ -10,7 +10,7 @@ from weakref import ref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.request.measure import (
     LENGTH_ESTIMATE,
     MIN_MESSAGES,

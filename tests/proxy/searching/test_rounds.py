@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT, FirstChoice
-from proxy.endpoints.hidden_calls import NAME, with_usage
+from proxy.protocols.chat import CHAT_ENDPOINT, FirstChoice
+from proxy.protocols.hidden_calls import NAME, with_usage
 from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from proxy.searching import (
     ALL_SHOWN,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat import MAX_ARGUMENTS, ChatSplicer
-from proxy.endpoints.hidden_calls import NO_ANSWER
-from proxy.endpoints.messages import MessagesSplicer
-from proxy.endpoints.responses import ResponsesSplicer
 from proxy.http.sse import MAX_EVENT
+from proxy.protocols.chat import MAX_ARGUMENTS, ChatSplicer
+from proxy.protocols.hidden_calls import NO_ANSWER
+from proxy.protocols.messages import MessagesSplicer
+from proxy.protocols.responses import ResponsesSplicer
 from proxy.upstream.messages import MAX_READ, read_whole
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies

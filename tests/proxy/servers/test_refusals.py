@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import ANSWER
+from proxy.protocols.chat import ANSWER
 from proxy.servers import error_bodies, refusals
 from proxy.servers.refusals import Size, Subject, Unit
 from tests.support.growth import grows_too_fast

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.watching import UsageRemover, WatchedReply
+from proxy.protocols.chat import CHAT_ENDPOINT, ChatEndpoint
+from proxy.protocols.watching import UsageRemover, WatchedReply
 from proxy.serving.reading import ClientStream
 from proxy.serving.relay import Relay
 from tests.support.giants import SIZE, giant

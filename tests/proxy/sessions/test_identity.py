@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.errors import BadRequest
+from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.request.callers import Tenants, TrustedProxies, claims_of, tenant_key
 from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id
 from proxy.sessions.session import printable_id, session_key

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.messages import MESSAGES_ENDPOINT as OTHER
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.messages import MESSAGES_ENDPOINT as OTHER
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.recognition import Identity
 from proxy.sessions.session import Session

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.condensing.traits import size_refused
 from proxy.condensing.traits.rewriting import RefusedRewriting
-from proxy.endpoints.replies import ending
+from proxy.protocols.replies import ending
 from proxy.servers.windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import (

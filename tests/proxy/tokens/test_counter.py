@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from proxy.endpoints.chat import ChatCounter
+from proxy.protocols.chat import ChatCounter
 from proxy.tokens import ranks
 from proxy.tokens.counter import (
     INLINE_CHARS,

@@ -13,10 +13,10 @@ import tiktoken
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat import ChatCounter
-from proxy.endpoints.counter import namespace
-from proxy.endpoints.messages import MessagesCounter
-from proxy.endpoints.responses import ResponsesCounter
+from proxy.protocols.chat import ChatCounter
+from proxy.protocols.counter import namespace
+from proxy.protocols.messages import MessagesCounter
+from proxy.protocols.responses import ResponsesCounter
 from proxy.tokens import media
 from proxy.tokens.counter import Counted, Counter, Opaque
 

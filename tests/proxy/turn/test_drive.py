@@ -13,11 +13,11 @@ from proxy.asking import Caller, Roles
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.traits import DECODERS
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.replies import Usage
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.replies import Usage
+from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records

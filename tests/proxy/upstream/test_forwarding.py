@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.opening import open_reply
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.opening import open_reply
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest, forwarding
 from tests.support.signals import BOUND

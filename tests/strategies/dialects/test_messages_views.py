@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.messages import MessagesCounter
+from proxy.protocols.messages import MessagesCounter
 from proxy.tokens import media
 from strategies.core.condensation import shows_protected_messages
 from strategies.core.messages import dump

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.responses import ResponsesCounter
+from proxy.protocols.responses import ResponsesCounter
 from proxy.tokens import media
 from strategies.core.condensation import shows_protected_messages
 from strategies.core.messages import dump

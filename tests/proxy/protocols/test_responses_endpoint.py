@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.chat import ChatCounter
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
-from proxy.endpoints.endpoint import MalformedElement, Question
-from proxy.endpoints.hidden_calls import NAME
-from proxy.endpoints.replies import ending, ending_in
-from proxy.endpoints.responses import RESPONSES_ENDPOINT as ENDPOINT
-from proxy.endpoints.responses import ResponsesCounter
 from proxy.errors import BadRequest, CredentialRefused
 from proxy.http.headers import Headers
+from proxy.protocols.chat import ChatCounter
+from proxy.protocols.counter import PER_MESSAGE, REPLY_PRIMING
+from proxy.protocols.endpoint import MalformedElement, Question
+from proxy.protocols.hidden_calls import NAME
+from proxy.protocols.replies import ending, ending_in
+from proxy.protocols.responses import RESPONSES_ENDPOINT as ENDPOINT
+from proxy.protocols.responses import ResponsesCounter
 from proxy.tokens import media
 from proxy.tokens.counter import Counted
 from tests.proxy.tokens.test_images import png

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.http.sse import MAX_EVENT
-from proxy.reply.watching import UsageRemover
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.watching import UsageRemover
 from tests.support import replies
 from tests.support.giants import giant, most_held
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from proxy.endpoints.hidden_calls import Said, Splicer, ToolUse
-from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers, is_event_stream
+from proxy.protocols.hidden_calls import Said, Splicer, ToolUse
+from proxy.protocols.replies import Capture, Items, JsonCapture, StreamCapture, TextPlaces
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from proxy.values import object_at, word_at
@@ -217,7 +217,7 @@ class Endpoint(ABC):
     greetings: tuple[str, ...] = ()  # the types of the events that come before the reply says anything
     last_event: re.Pattern[bytes]  # matches the names of the events that end a stream
     last_event_has_data = False  # whether that event holds part of the reply, so that all of it must be read first
-    text_places: TextPlaces  # where its replies have their text, for `proxy.endpoints.replies.ending_in`
+    text_places: TextPlaces  # where its replies have their text, for `proxy.protocols.replies.ending_in`
     stream_capture: type[StreamCapture]  # captures a streamed reply
 
     def is_greeting(self, event: object) -> bool:
@@ -331,7 +331,7 @@ class Endpoint(ABC):
         `tokens` is what the call cost; each answer carries it.
         """
 
-    # -- the memory tool (`proxy.endpoints.hidden_calls`)
+    # -- the memory tool (`proxy.protocols.hidden_calls`)
 
     splicer: type[Splicer[Any]]
 

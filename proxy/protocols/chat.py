@@ -17,11 +17,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
-from proxy.endpoints.endpoint import Endpoint, Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
 from proxy.http.sse import event
+from proxy.protocols.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
+from proxy.protocols.endpoint import Endpoint, Values
+from proxy.protocols.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.protocols.replies import Items, Json, StreamCapture, TextPlaces
 from proxy.tokens.counter import Opaque
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
@@ -377,7 +377,7 @@ class ChatCounter(PartsCounter):
 
     Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with three more: 3
     + role + content + (name + 1) for each message, which is exact for the published counts of gpt-4 and gpt-4o. Tools
-    are counted as the text that OpenAI's models see (`endpoints/counter.py`), plus 9, less 4 if a system message comes
+    are counted as the text that OpenAI's models see (`protocols/counter.py`), plus 9, less 4 if a system message comes
     first. Of 27 published counts, 19 are met exactly and the rest within 3 tokens.
 
     Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as

@@ -8,11 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
-from proxy.endpoints.endpoint import MalformedElement, Question
-from proxy.endpoints.messages import MESSAGES_ENDPOINT as ENDPOINT
-from proxy.endpoints.messages import PER_CALL, TOOLS_PROMPT, MessagesCounter
-from proxy.endpoints.replies import ending, ending_in
 from proxy.errors import (
     BadRequest,
     BodyTooLarge,
@@ -24,6 +19,11 @@ from proxy.errors import (
     UpstreamUnavailable,
 )
 from proxy.http.headers import Headers
+from proxy.protocols.counter import PER_MESSAGE, REPLY_PRIMING
+from proxy.protocols.endpoint import MalformedElement, Question
+from proxy.protocols.messages import MESSAGES_ENDPOINT as ENDPOINT
+from proxy.protocols.messages import PER_CALL, TOOLS_PROMPT, MessagesCounter
+from proxy.protocols.replies import ending, ending_in
 from proxy.tokens import media
 from proxy.tokens.counter import Counted, Tokenizers
 from tests.support.messages_drafts import SYSTEM, TOOLS, messages_conversations, request_of

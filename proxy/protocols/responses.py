@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
-from proxy.endpoints.endpoint import Compacting, Endpoint, MalformedElement, Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.http.headers import Headers
+from proxy.protocols.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
+from proxy.protocols.endpoint import Compacting, Endpoint, MalformedElement, Values
+from proxy.protocols.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.protocols.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
 from proxy.values import count_at, json_or_none, list_at, object_at, objects_at, word_at
@@ -300,7 +300,7 @@ class ResponsesCounter(PartsCounter):
     """Counts the prompt tokens of a Responses request.
 
     Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and the
-    model sees tools as text of the same form (`endpoints/counter.py`). A call and its output are each framed like a
+    model sees tools as text of the same form (`protocols/counter.py`). A call and its output are each framed like a
     message. Reasoning counts if it came back as text; most is encrypted. The items of the vendor's own tools cost what
     their texts cost, and the picture that a model has made is priced like one that was sent. An item of an unknown type
     counts 0.

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import Headers
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.replies import tokens_in
 from proxy.servers import refusals
 from proxy.servers.refusals import Subject
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.opening import MAX_HELD, open_reply
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.opening import MAX_HELD, open_reply
+from proxy.protocols.responses import RESPONSES_ENDPOINT
 from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.upstream import UpstreamReply
 
@@ -163,7 +163,7 @@ async def test_a_held_greeting_waits_however_long_the_next_event_takes() -> None
 
 
 async def test_a_greeting_that_is_held_briefly_passes_before_a_late_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.reply.opening.MAX_SECONDS", 0.0)
+    monkeypatch.setattr("proxy.protocols.opening.MAX_SECONDS", 0.0)
     gate = asyncio.Event()
     reply = Scripted([GREETING, gate, TEXT], 200, EVENTS)
     answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=True, briefly=True)

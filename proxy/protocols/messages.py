@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, PartsCounter, loaded_tools
-from proxy.endpoints.endpoint import Compacting, Endpoint, SessionHint, Values, session_headers
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.http.headers import ANTHROPIC_VERSION, Headers
+from proxy.protocols.counter import PER_MESSAGE, REPLY_PRIMING, PartsCounter, loaded_tools
+from proxy.protocols.endpoint import Compacting, Endpoint, SessionHint, Values, session_headers
+from proxy.protocols.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.protocols.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
 from proxy.tokens.models import claude_version

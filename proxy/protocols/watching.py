@@ -14,11 +14,11 @@ import re
 from collections import deque
 from typing import Any
 
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of
 from proxy.http.sse import EventEditor, EventReader, LineSplitter
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.replies import Capture, Items, Usage, ending_in, usage_in
 from proxy.servers.refusals import NO_REFUSAL, Refusal, Unit, read
 from proxy.values import json_or_none
 

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints import ENDPOINTS, PATHS, endpoint_at
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT as ITEMS
 from proxy.errors import BadRequest
+from proxy.protocols import ENDPOINTS, PATHS, endpoint_at
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.responses import RESPONSES_ENDPOINT
+from proxy.protocols.responses import RESPONSES_ENDPOINT as ITEMS
 from proxy.request import wire
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.tokens.counter import CountingPool, Tokenizers
 from strategies.core.messages import Reader
-from tests.proxy.endpoints import test_messages_endpoint as messages
-from tests.proxy.endpoints import test_responses_endpoint as responses
+from tests.proxy.protocols import test_messages_endpoint as messages
+from tests.proxy.protocols import test_responses_endpoint as responses
 from tests.support.chat_bodies import read_by
 
 MESSAGES = (messages.STREAM, messages.MESSAGE, [{"role": "assistant", "content": messages.CONTENT}])

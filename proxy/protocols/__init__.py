@@ -5,10 +5,10 @@ Here they are listed by name and by path. A protocol is served if it is in this 
 
 from __future__ import annotations
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages import MESSAGES_ENDPOINT
-from proxy.endpoints.responses import RESPONSES_ENDPOINT
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.responses import RESPONSES_ENDPOINT
 
 ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT, RESPONSES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}

@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from proxy.endpoints.replies import Items, Json, usage_in
 from proxy.http.sse import EventEditor, Events, data_of
+from proxy.protocols.replies import Items, Json, usage_in
 from proxy.servers.error_bodies import is_error_body
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat import TEXT_PLACES
-from proxy.endpoints.replies import ENDING_LENGTH, ending, ending_in
+from proxy.protocols.chat import TEXT_PLACES
+from proxy.protocols.replies import ENDING_LENGTH, ending, ending_in
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
 ending_of = partial(ending_in, places=TEXT_PLACES)

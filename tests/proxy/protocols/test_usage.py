@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.endpoints.chat import CHAT_ENDPOINT
-from proxy.endpoints.replies import Usage, ending, usage_in
-from proxy.reply.watching import TAIL, WatchedReply
+from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.protocols.replies import Usage, ending, usage_in
+from proxy.protocols.watching import TAIL, WatchedReply
 from tests.support.packing import PACKS
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'

@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import NamedTuple
 
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import ran_out_empty
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import decoded
 from proxy.http.headers import encoding_of, is_event_stream
+from proxy.protocols.endpoint import Endpoint
+from proxy.protocols.replies import ran_out_empty
 from proxy.servers.refusals import NO_REFUSAL, Refusal, Size, Unit, read
 from proxy.upstream import UpstreamReply
 from proxy.upstream.forwarding import ForwardedReply

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from proxy.endpoints.replies import Json, named_event
+from proxy.protocols.replies import Json, named_event
 from strategies.core.messages import Message, Role, dump
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Systems

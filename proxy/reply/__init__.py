@@ -1,1 +1,0 @@
-"""What the proxy reads in an upstream's reply: its opening, its usage and its ending."""
