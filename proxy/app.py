@@ -36,11 +36,11 @@ from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import OTLP, open_services
-from proxy.serving.layer import Guard, Serving, error_response, new_request_id
-from proxy.serving.passing import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import Store
 from proxy.turn.drive import CondensedEndpoint
+from proxy.turn.layer import Guard, Serving, error_response, new_request_id
+from proxy.turn.passing import PassThrough
 from proxy.turn.read_only import ReadOnly
 
 _JSON = "application/json"

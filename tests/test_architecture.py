@@ -54,7 +54,7 @@ FLOORS = (
     "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/servers/", "proxy/protocols/", "proxy/request/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/serving/", "proxy/turn/",
+    "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",
     "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip
@@ -227,7 +227,7 @@ OTHER_MEANINGS = {
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/servers/refusals.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute
-    "proxy/serving/passing.py": {"messages"},  # a segment of a path
+    "proxy/turn/passing.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},

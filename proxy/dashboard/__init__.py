@@ -36,11 +36,11 @@ from proxy.request.operators import UNKNOWN, Operator
 from proxy.routes import check_role, read_body, readiness
 from proxy.servers import LessonScope
 from proxy.services import Services
-from proxy.serving.layer import Guard
 from proxy.sessions.admin import ShownSession
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.totals import notices, sentence
+from proxy.turn.layer import Guard
 from strategies.core.cards import TYPES
 from strategies.core.transcript import PIN_SHARE
 

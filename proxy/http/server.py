@@ -2,7 +2,7 @@
 
 On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
 load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; those that still run are
-cancelled, and `proxy/serving/layer.py` ends them with an error. A second signal ends the process at once. The exit
+cancelled, and `proxy/turn/layer.py` ends them with an error. A second signal ends the process at once. The exit
 status is 0 in any case.
 
 SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for

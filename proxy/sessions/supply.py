@@ -5,7 +5,7 @@
 
 What is supplied becomes part of the request's list of messages (`Body.with_supplied`). From then on nothing tells it
 from what was sent: it is read, cached and counted in the same way. What only the upstream has cannot be supplied: such
-a request passes as it came (`proxy/serving/reading.py`).
+a request passes as it came (`proxy/turn/reading.py`).
 
 Append mode. Each append stores one block: the messages that the client sent and the reply, linked to the block before.
 The session names its newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to

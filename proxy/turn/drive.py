@@ -1,10 +1,10 @@
 """One request to a condensed endpoint, from top to bottom.
 
-    read      what is asked, and of whom                               `proxy/serving/reading.py`
+    read      what is asked, and of whom                               `proxy/turn/reading.py`
     take in   who asks, what its server and its session are known for, and how large it is
     decide    which view is forwarded                                  `proxy/condensing/deciding.py`
     send      it, and what follows on each refusal                     `proxy/condensing/refusals.py`
-    relay     the reply, byte for byte                                 `proxy/serving/relay.py`
+    relay     the reply, byte for byte                                 `proxy/turn/relay.py`
     settle    learn from the reply, and store the session, before its last byte
     follow up start the work that has become due                       `proxy/condensing/preparing.py`
 
@@ -40,13 +40,13 @@ from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, search
 from proxy.servers.refusals import NO_REFUSAL
-from proxy.serving.layer import error_response
-from proxy.serving.passing import pass_on_unread
-from proxy.serving.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
-from proxy.serving.relay import Relay
 from proxy.sessions.keeping import SessionUpdate
 from proxy.turn.ends import answered_here, answered_instead
 from proxy.turn.keep import note_failed, store_append
+from proxy.turn.layer import error_response
+from proxy.turn.passing import pass_on_unread
+from proxy.turn.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
+from proxy.turn.relay import Relay
 from proxy.turn.sending import (
     KeptAlive,
     accepted,

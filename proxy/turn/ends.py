@@ -35,11 +35,11 @@ from proxy.protocols.replies import Items, Json, JsonCapture
 from proxy.protocols.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.servers.refusals import Subject
-from proxy.serving.reading import AdmittedRequest
-from proxy.serving.relay import Relay
 from proxy.sessions.keeping import Keeper
 from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
+from proxy.turn.reading import AdmittedRequest
+from proxy.turn.relay import Relay
 from proxy.turn.sending import headers_of
 from proxy.upstream import UpstreamReply, UpstreamRequest
 from proxy.values import objects_at

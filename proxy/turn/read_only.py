@@ -20,11 +20,11 @@ from proxy.http.headers import encode_headers
 from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
-from proxy.serving.passing import pass_on_unread
-from proxy.serving.reading import AdmittedRequest, ClientGone, PassOn, admit, as_it_came, read_request, require_history
-from proxy.serving.relay import Relay
 from proxy.turn.drive import decide
 from proxy.turn.ends import own_reply, serve_compaction
+from proxy.turn.passing import pass_on_unread
+from proxy.turn.reading import AdmittedRequest, ClientGone, PassOn, admit, as_it_came, read_request, require_history
+from proxy.turn.relay import Relay
 from proxy.turn.sending import headers_of, note_answer, posted
 
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)

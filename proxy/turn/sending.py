@@ -17,10 +17,10 @@ from proxy.protocols import compaction
 from proxy.protocols.replies import Capture
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
-from proxy.serving.reading import AdmittedRequest
-from proxy.serving.relay import KeepAlive, Relay
 from proxy.sessions.requests import RequestRecord
 from proxy.sessions.session import Branch, Session
+from proxy.turn.reading import AdmittedRequest
+from proxy.turn.relay import KeepAlive, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 from strategies.dialects.messages import MESSAGES
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 from starlette.types import Message
 
-from proxy.serving.reading import ClientGone, ClientStream
+from proxy.turn.reading import ClientGone, ClientStream
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.protocols.chat import CHAT_ENDPOINT, ChatEndpoint
 from proxy.protocols.watching import UsageRemover, WatchedReply
-from proxy.serving.reading import ClientStream
-from proxy.serving.relay import Relay
+from proxy.turn.reading import ClientStream
+from proxy.turn.relay import Relay
 from tests.support.giants import SIZE, giant
 from tests.support.signals import BOUND
 

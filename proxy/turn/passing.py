@@ -19,8 +19,8 @@ from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
 from proxy.request.keys import check_unread
-from proxy.serving.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
-from proxy.serving.relay import Relay
+from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
+from proxy.turn.relay import Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 from proxy.upstream.choice import Destination, destination_of
 from proxy.values import json_or_none, word_at

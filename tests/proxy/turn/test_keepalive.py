@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message
 
-from proxy.serving.relay import KeepAlive, allows_beats
+from proxy.turn.relay import KeepAlive, allows_beats
 from tests.support.signals import BOUND
 
 BEAT = b": beat\n\n"

@@ -28,9 +28,9 @@ from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
 from proxy.protocols import PATHS, endpoint_at, endpoint_serving
 from proxy.quoting import quoted
 from proxy.request.callers import TrustedProxies
-from proxy.serving.relay import allows_beats, body_message
 from proxy.settings import Settings
 from proxy.settings.token import is_loopback
+from proxy.turn.relay import allows_beats, body_message
 
 ENDING = 1.0  # seconds that a client may take to receive the last event of a reply that the server ends
 _GIVEN_ID, _ID, _PROTOCOL = b"x-request-id", b"x-condenser-request-id", b"X-Condenser-Protocol"
