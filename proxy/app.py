@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.callers.tenants import TrustedProxies
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import ADMIN, Paths
@@ -33,7 +34,6 @@ from proxy.http.server import Drain, Renew, ServerConfig, give_back_memory, use_
 from proxy.log import LINE, RequestLine, configure_logging
 from proxy.protocols import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.quoting import printable
-from proxy.request.callers import TrustedProxies
 from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import OTLP, open_services
 from proxy.settings import Settings

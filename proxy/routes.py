@@ -21,11 +21,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from proxy import VERSION
+from proxy.callers.operators import UNKNOWN, Operator, Operators
 from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
 from proxy.http.headers import first
 from proxy.log import LINE
 from proxy.quoting import label, redacted
-from proxy.request.operators import UNKNOWN, Operator, Operators
 from proxy.servers import SHOWN, LessonScope
 from proxy.servers.windows import SOURCE
 from proxy.services import Services

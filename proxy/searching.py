@@ -31,6 +31,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from proxy.bodies.wire import Body
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import encoding_of, is_event_stream, is_success
 from proxy.protocols.endpoint import Endpoint, Values
@@ -38,7 +39,6 @@ from proxy.protocols.hidden_calls import NAME, Said
 from proxy.protocols.opening import OpenedReply, inspected
 from proxy.protocols.replies import Usage, usage_in
 from proxy.reasons import Reason
-from proxy.request.wire import Body
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.servers.refusals import Size, Unit
 from proxy.tokens.counter import Counter

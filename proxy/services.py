@@ -16,6 +16,14 @@ import anyio.lowlevel
 
 from proxy import config_directory, tool_output_patterns
 from proxy.asking import Asking, FinishedCall, Resolver
+from proxy.bodies.compaction_items import CompactionItems
+from proxy.bodies.measure import Measurer
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.scanning import Bounds
+from proxy.callers.budgets import TokenBudget
+from proxy.callers.keys import Keys, follow_revoked
+from proxy.callers.operators import Operators
+from proxy.callers.tenants import Callers, Tenants, tenant_key
 from proxy.condensing.attempt import Attempts
 from proxy.condensing.completing import Completer
 from proxy.condensing.deciding import Decider
@@ -28,14 +36,6 @@ from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
 from proxy.condensing.traits import DECODERS
 from proxy.http.admission import Admission
-from proxy.http.token_limits import TokenBudget
-from proxy.request.callers import Callers, Tenants, tenant_key
-from proxy.request.compaction_items import CompactionItems
-from proxy.request.keys import Keys, follow_revoked
-from proxy.request.measure import Measurer
-from proxy.request.message_cache import MessageCache
-from proxy.request.operators import Operators
-from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.discovery import Discovered
 from proxy.servers.known import Servers

@@ -52,7 +52,7 @@ FLOORS = (
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/settings/", "proxy/http/", "proxy/upstream/",
-    "proxy/servers/", "proxy/protocols/", "proxy/request/", "proxy/asking/", "proxy/sessions/",
+    "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",
     "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
@@ -226,7 +226,7 @@ OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/servers/refusals.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
-    "proxy/request/message_cache.py": {"messages"},  # an attribute
+    "proxy/bodies/message_cache.py": {"messages"},  # an attribute
     "proxy/turn/passing.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/codec.py": {"messages"},

@@ -18,7 +18,7 @@ ROOT_OF_CODE = Path(__file__).parent.parent
 FOR_ALL = {
     "proxy/commands/proxy_client.py": {"_say_once"},  # in a command, of lines that it has said
     "proxy/log.py": {"_second"},
-    "proxy/request/wire.py": {"_opening"},  # by the name of a protocol's list
+    "proxy/bodies/wire.py": {"_opening"},  # by the name of a protocol's list
     "proxy/searching.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
     "proxy/tokens/media.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},

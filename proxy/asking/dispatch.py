@@ -6,7 +6,7 @@ that call, within the timeout of its model. It tells the lane whether the server
 served it.
 
 A key of the settings is used only on behalf of callers whose own credential the upstream has accepted
-(`proxy/request/callers.py`). A caller's credential is sent to no other address than the caller's request. In the
+(`proxy/callers/tenants.py`). A caller's credential is sent to no other address than the caller's request. In the
 background it is used for no longer than `CREDENTIAL_LIFE` seconds after that request.
 
 A lane, one for each server, decides when a call that no client waits for may be made. Clients come first. A lane lets a
@@ -39,14 +39,14 @@ from http import HTTPStatus
 from math import inf, isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
+from proxy.callers.budgets import Spending, TokenBudget
+from proxy.callers.tenants import ALWAYS, Trust
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success
-from proxy.http.token_limits import Spending, TokenBudget
 from proxy.protocols import compaction, endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import tokens_in
-from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.servers import LessonScope

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from proxy.callers.tenants import key_file
 from proxy.commands.checks import Setup, findings, report
 from proxy.commands.numbers import CheckedModel, numbers
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.commands.proxy_client import proxy_at
 from proxy.commands.running import find_proxy
 from proxy.quoting import in_words, label, redacted
-from proxy.request.callers import key_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.token import token_file

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from proxy.callers.keys import revoke, revoked_keys
 from proxy.cli import USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import actions_of, moment, table
 from proxy.errors import CommandFailed
 from proxy.quoting import printable, redacted
-from proxy.request.keys import revoke, revoked_keys
 from proxy.settings import Settings
 from proxy.settings.tables import KeyEntry, KeyName
 from proxy.store import open_store

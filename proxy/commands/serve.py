@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from proxy import LOGGER
+from proxy.callers.tenants import tenant_key
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, command_line_settings, settings_from
 from proxy.commands.running import (
@@ -39,7 +40,6 @@ from proxy.errors import CommandFailed, SettingsError
 from proxy.http.server import FORKS, Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
 from proxy.quoting import in_words, one_line, redacted
-from proxy.request.callers import tenant_key
 from proxy.settings import Settings, load_settings
 from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, new_code, token_file

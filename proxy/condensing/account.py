@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from proxy.bodies.measure import Precision
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, append_heads
 from proxy.errors import ContextLengthExceeded
 from proxy.quoting import label
 from proxy.reasons import Trigger
-from proxy.request.measure import Precision
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.servers.windows import REQUEST, SOURCE, Window
 from proxy.sessions.session import MAX_SHOWN, with_depth

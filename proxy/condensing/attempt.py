@@ -13,12 +13,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
+from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing.account import Timing
 from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.request.wire import Body, ClientRequest
 from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.servers.counting import Anchor
 from proxy.servers.refusals import NO_REFUSAL, Refusal

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from operator import attrgetter
 
+from proxy.bodies.measure import Measured, Measurer, Precision, fits_by_length
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policies, own_threshold
 from proxy.condensing.traits import TRAITS, economy
 from proxy.condensing.turn import MIN_SAVING, RequestContext, fold_view
-from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
-from proxy.request.wire import ClientRequest
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations

@@ -36,7 +36,7 @@ from strategies.core.protocol import Injecting, Injection, Judging, LedgerOption
 from strategies.pipeline import with_stage_marks
 
 if TYPE_CHECKING:
-    from proxy.request.wire import ClientRequest
+    from proxy.bodies.wire import ClientRequest
     from proxy.sessions.session import Session
 
 _MAX_CACHED = 256

@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Caller
+from proxy.bodies.measure import LENGTH_ESTIMATE, Measured, Precision
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policy
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.protocols import compaction
 from proxy.protocols.endpoint import Compacting
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
-from proxy.request.measure import LENGTH_ESTIMATE, Measured, Precision
-from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt

@@ -27,12 +27,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
+from proxy.callers.operators import UNKNOWN, Operator
 from proxy.controls import Controls
 from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
 from proxy.log import LINE
 from proxy.protocols.chat import ChatCounter
-from proxy.request.operators import UNKNOWN, Operator
 from proxy.routes import check_role, read_body, readiness
 from proxy.servers import LessonScope
 from proxy.services import Services

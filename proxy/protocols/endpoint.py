@@ -6,8 +6,8 @@ tokens, what names a session, how a reply is read, what errors look like. All ot
 and names no member itself, so a new protocol is one more folder here and changes nothing elsewhere.
 
 An endpoint has no state, and there is one for each protocol. The endpoint of a request is found by its path and stays
-with its body (`proxy.request.wire.Body`). Its answers about the members around the list are cached for all requests
-with the same members (`proxy.request.scanning.Envelope`), and its answers about an element for each element. So a
+with its body (`proxy.bodies.wire.Body`). Its answers about the members around the list are cached for all requests
+with the same members (`proxy.bodies.scanning.Envelope`), and its answers about an element for each element. So a
 request that is mostly known asks it almost nothing.
 """
 

@@ -12,6 +12,10 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 
 from proxy import controls
+from proxy.bodies import wire
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.scanning import DEFAULT_BOUNDS
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policy
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
@@ -25,10 +29,6 @@ from proxy.replaying.measures import (
 )
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
-from proxy.request import wire
-from proxy.request.message_cache import MessageCache
-from proxy.request.scanning import DEFAULT_BOUNDS
-from proxy.request.wire import ClientRequest
 from proxy.servers import LessonScope
 from proxy.services import open_services
 from proxy.settings import Settings

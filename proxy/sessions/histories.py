@@ -18,9 +18,9 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from proxy.bodies.message_cache import Element
 from proxy.protocols import endpoint_named
 from proxy.protocols.endpoint import Endpoint
-from proxy.request.message_cache import Element
 from proxy.runtime.lru import Lru
 from proxy.sessions.codec import StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, Branch, Session, Tip

@@ -1,7 +1,7 @@
 """Writes a conversation back to the store after a request was decided.
 
 A condensation is recorded before the view made from it is sent; the first writer of a record wins. If the upstream has
-not accepted the caller yet, recording is deferred until a good reply begins (`proxy/request/callers.py`). The session
+not accepted the caller yet, recording is deferred until a good reply begins (`proxy/callers/tenants.py`). The session
 itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, and
 its totals rise. The session's document has a revision. A writer that comes too late reads the document again and
 applies its turn to that.

@@ -21,11 +21,11 @@ from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
 
+from proxy.callers.tenants import ALWAYS, Trust
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.protocols.endpoint import Endpoint, SessionHint, Values
 from proxy.quoting import label
-from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import next_step
 from proxy.sessions.cards import SHOWN, SOURCE, scope_key

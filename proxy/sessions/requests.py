@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
 
+from proxy.bodies.measure import Precision
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Precision
 from proxy.sessions.session import MAIN, MAX_MODELS, Session, branch_name
 from proxy.totals import MILLION
 from strategies.core.economics import Prices

@@ -30,11 +30,11 @@ from typing import NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
+from proxy.bodies.message_cache import Element, MessageCache
+from proxy.bodies.wire import Body, ClientRequest
 from proxy.controls import Controls
 from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
 from proxy.protocols.replies import Items
-from proxy.request.message_cache import Element, MessageCache
-from proxy.request.wire import Body, ClientRequest
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage
 from proxy.sessions.histories import IN_THREAD, Histories, History, history_at
 from proxy.sessions.recognition import Identity, Recognised

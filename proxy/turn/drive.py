@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Turn
 from proxy.condensing.completing import is_idle
@@ -37,7 +38,6 @@ from proxy.protocols.opening import OpenedReply
 from proxy.protocols.replies import Items
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Reason
-from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, search
 from proxy.servers.refusals import NO_REFUSAL
 from proxy.sessions.keeping import SessionUpdate

@@ -2,7 +2,7 @@
 
 Compactions are asked for by `POST /v1/responses/compact`, and by a `compaction_trigger`. The history is condensed at
 once by the strategy of the session, as `X-Condenser-Force` does, and the client gets what stands for it as one item of
-its own protocol (`proxy/request/compaction_items.py`). Where that is not possible, because the strategy is `off` or
+its own protocol (`proxy/bodies/compaction_items.py`). Where that is not possible, because the strategy is `off` or
 nothing can be condensed, the client gets the upstream's own error.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.errors import CredentialUnproven
@@ -33,7 +34,6 @@ from proxy.protocols.own_compactions import (
 )
 from proxy.protocols.replies import Items, Json, JsonCapture
 from proxy.protocols.watching import WatchedReply
-from proxy.request.wire import ClientRequest
 from proxy.servers.refusals import Subject
 from proxy.sessions.keeping import Keeper
 from proxy.settings.profile import Restriction

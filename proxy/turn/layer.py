@@ -19,6 +19,7 @@ from random import getrandbits
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxy.callers.tenants import TrustedProxies
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
 from proxy.http.paths import ADMIN, UNLISTED, Paths, check_listener, read_path
@@ -27,7 +28,6 @@ from proxy.http.sse import between_events
 from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
 from proxy.protocols import PATHS, endpoint_at, endpoint_serving
 from proxy.quoting import quoted
-from proxy.request.callers import TrustedProxies
 from proxy.settings import Settings
 from proxy.settings.token import is_loopback
 from proxy.turn.relay import allows_beats, body_message

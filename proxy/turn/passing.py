@@ -13,12 +13,12 @@ from time import perf_counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
+from proxy.callers.keys import check_unread
 from proxy.errors import ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first
 from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
-from proxy.request.keys import check_unread
 from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
 from proxy.turn.relay import Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest

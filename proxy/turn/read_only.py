@@ -14,12 +14,12 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.errors import CredentialUnproven
 from proxy.http.headers import encode_headers
 from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
-from proxy.request.wire import ClientRequest
 from proxy.turn.drive import decide
 from proxy.turn.ends import own_reply, serve_compaction
 from proxy.turn.passing import pass_on_unread

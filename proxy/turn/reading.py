@@ -21,6 +21,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
+from proxy.bodies import wire
+from proxy.bodies.scanning import EXTENSION
+from proxy.bodies.wire import ClientRequest
+from proxy.callers.keys import check_permitted, check_prefix, check_unread
+from proxy.callers.tenants import Owner
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for, most_unpacked
@@ -29,11 +34,6 @@ from proxy.http.paths import UNLISTED
 from proxy.log import LINE, RequestLine
 from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
-from proxy.request import wire
-from proxy.request.callers import Owner
-from proxy.request.keys import check_permitted, check_prefix, check_unread
-from proxy.request.scanning import EXTENSION
-from proxy.request.wire import ClientRequest
 from proxy.upstream.choice import Destination, destination_of
 
 if TYPE_CHECKING:

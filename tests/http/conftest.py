@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.request import operators
+from proxy.callers import operators
 from tests.support.redis_server import RedisServer
 from tests.support.stage import Stage, proxy_with_upstream
 

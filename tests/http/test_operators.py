@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from proxy.callers import operators
+from proxy.callers.operators import Operators
 from proxy.errors import TooManyAttempts
-from proxy.request import operators
-from proxy.request.operators import Operators
 from proxy.settings.tables import LogSettings
 from tests.http.test_keys import ANNA, BEN, OLD, entry, keyed
 from tests.support import wire

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from proxy.request.compaction_items import PREFIX
+from proxy.bodies.compaction_items import PREFIX
 from tests.http.test_responses import KEY, MODEL, RULE, SUMMARY, WINDOW, Agent, client_bodies, reader, response_in
 from tests.support import wire
 from tests.support.admin_api import TOKEN, operator

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.request.callers import FRESH, LIFE
+from proxy.callers.tenants import FRESH, LIFE
 from tests.support import replies, wire
 from tests.support.logins import login
 from tests.support.messages_upstream import StrictMessages

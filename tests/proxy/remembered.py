@@ -6,9 +6,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from proxy.bodies.measure import Precision
+from proxy.bodies.message_cache import MessageCache
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Precision
-from proxy.request.message_cache import MessageCache
 from proxy.sessions.histories import Histories, History, StoredHistory
 from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Identity, Recognised, Recogniser

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 from proxy import controls
 from proxy.asking import Caller, Roles
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.attempt import Turn
 from proxy.condensing.turn import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis_store import RedisStore

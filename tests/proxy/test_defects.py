@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from proxy import controls
+from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing import account
 from proxy.condensing.recall import Injector
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.request.wire import Body, ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from proxy import controls, tool_output_patterns
+from proxy.bodies.wire import ClientRequest, read_through_cache
 from proxy.errors import ContextLengthExceeded
 from proxy.protocols.chat import CHAT_ENDPOINT, ChatCounter, StreamedMessage
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.hidden_calls import NAME
 from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT
-from proxy.request.wire import ClientRequest, read_through_cache
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -15,11 +15,11 @@ import pytest
 import proxy
 from proxy import controls
 from proxy.app import create_app
+from proxy.bodies.scanning import DEFAULT_BOUNDS
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.scanning import DEFAULT_BOUNDS
-from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.bodies.measure import Precision
 from proxy.dashboard.session import branch_of, plot, window_of
 from proxy.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Precision
 from proxy.sessions.requests import RequestRecord
 from tests.proxy.remembered import record
 

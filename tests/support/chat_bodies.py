@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from proxy.bodies import scanning, wire
+from proxy.bodies.message_cache import Element, MessageCache
+from proxy.bodies.scanning import DEFAULT_BOUNDS, Bounds, Member
+from proxy.bodies.wire import Body
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint
-from proxy.request import scanning, wire
-from proxy.request.message_cache import Element, MessageCache
-from proxy.request.scanning import DEFAULT_BOUNDS, Bounds, Member
-from proxy.request.wire import Body
 
 
 def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = "") -> Body:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy import controls
-from proxy.request.wire import ClientRequest
+from proxy.bodies.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.upstream.choice import DEFAULTS

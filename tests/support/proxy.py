@@ -73,8 +73,8 @@ def running_proxy(
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
+    from proxy.callers.tenants import TrustedProxies
     from proxy.http.connection import Connection, ConnectionBounds
-    from proxy.request.callers import TrustedProxies
     from proxy.settings import Settings
 
     upstream, memory = settings.pop("upstream", {}), settings.pop("memory", {})

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from proxy.bodies.measure import Measured, Precision
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
 from proxy.protocols.chat import ChatCounter
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Measured, Precision
 from proxy.servers.counting import UNCALIBRATED, Calibration
 from proxy.servers.windows import SOURCE, Window
 from proxy.sessions.recognition import Identity, Recognised

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import MAX_HELD
 from proxy.condensing.traits import DECODERS
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key

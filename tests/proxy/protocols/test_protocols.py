@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from proxy.bodies import wire
+from proxy.bodies.measure import Measurer
+from proxy.bodies.message_cache import MessageCache
 from proxy.errors import BadRequest
 from proxy.protocols import ENDPOINTS, PATHS, endpoint_at
 from proxy.protocols.chat import CHAT_ENDPOINT
@@ -12,9 +15,6 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT as ITEMS
-from proxy.request import wire
-from proxy.request.measure import Measurer
-from proxy.request.message_cache import MessageCache
 from proxy.tokens.counter import CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from tests.proxy.protocols import test_messages_endpoint as messages

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from proxy.callers.operators import Operators
 from proxy.commands.proxy_client import NOT_STORED
 from proxy.commands.sessions import lines_of
 from proxy.replaying.recorded import load
-from proxy.request.operators import Operators
 from proxy.sessions.admin import Admin, session_document
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session

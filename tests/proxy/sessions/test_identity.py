@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from proxy.callers.tenants import Tenants, TrustedProxies, claims_of, tenant_key
 from proxy.errors import BadRequest
 from proxy.protocols.chat import CHAT_ENDPOINT
-from proxy.request.callers import Tenants, TrustedProxies, claims_of, tenant_key
 from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id
 from proxy.sessions.session import printable_id, session_key
 from proxy.sessions.stored import StoredSessions

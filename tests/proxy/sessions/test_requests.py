@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.bodies.measure import Precision
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Precision
 from proxy.sessions.requests import SIZE, RequestRecord, amounts, unpacked
 from proxy.totals import figures, spent_and_saved
 from strategies.core.economics import Prices, PriceStep

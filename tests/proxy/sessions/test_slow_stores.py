@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from proxy import controls
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.attempt import Turn
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.wire import ClientRequest
 from proxy.servers.known import FIRST_LOOK
 from proxy.services import Services, open_services
 from proxy.sessions.session import session_key

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.traits import DECODERS
@@ -18,7 +19,6 @@ from proxy.protocols.replies import Usage
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key

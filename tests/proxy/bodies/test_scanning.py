@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.scanning import PIECE_SHARE, Bounds
 from proxy.errors import BodyTooLarge
-from proxy.request.message_cache import MessageCache
-from proxy.request.scanning import PIECE_SHARE, Bounds
 from tests.support.chat_bodies import Tally, read, read_through_cache
 
 BOUNDS = Bounds(messages=20, members=10, values=1_000)

@@ -10,8 +10,7 @@ from weakref import ref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.protocols.chat import ChatCounter
-from proxy.request.measure import (
+from proxy.bodies.measure import (
     LENGTH_ESTIMATE,
     MIN_MESSAGES,
     CachedPrefix,
@@ -21,12 +20,13 @@ from proxy.request.measure import (
     end_of_systems,
     fits_by_length,
 )
-from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
-from proxy.request.wire import Body
+from proxy.bodies.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
+from proxy.bodies.wire import Body
+from proxy.protocols.chat import ChatCounter
 from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
-from tests.proxy.request.test_wire import SLOW
+from tests.proxy.bodies.test_wire import SLOW
 from tests.support import chat_bodies as wire
 from tests.support.chat_bodies import read
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.wire import without_extension
 from proxy.errors import BadRequest
-from proxy.request.message_cache import MessageCache
-from proxy.request.wire import without_extension
 from tests.support.chat_bodies import read
 
 MESSAGE = '{ "role" : "user","content":"hi" }'

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from hmac import compare_digest
 from typing import NamedTuple
 
+from proxy.callers.keys import Keys
 from proxy.errors import BadRequest, InvalidKey, TooManyAttempts
 from proxy.http.headers import first
-from proxy.request.keys import Keys
 from proxy.settings.tables import KeyEntry
 
 TOKEN = "token"  # noqa: S105

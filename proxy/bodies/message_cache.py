@@ -29,8 +29,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
+from proxy.bodies.scanning import Envelopes, Tally
 from proxy.protocols.endpoint import Endpoint
-from proxy.request.scanning import Envelopes, Tally
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import next_step
 from strategies.core.messages import Message, message_digest

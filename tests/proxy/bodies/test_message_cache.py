@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.bodies.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
+from proxy.bodies.scanning import MAX_LEVELS
+from proxy.bodies.wire import Body
 from proxy.errors import BadRequest
-from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
-from proxy.request.scanning import MAX_LEVELS
-from proxy.request.wire import Body
-from tests.proxy.request.test_wire import SLOW, bodies
+from tests.proxy.bodies.test_wire import SLOW, bodies
 from tests.support.chat_bodies import read
 from tests.support.transcripts import user
 

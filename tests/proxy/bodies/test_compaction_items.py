@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from proxy.bodies import compaction_items, wire
+from proxy.bodies.compaction_items import MAX_ITEMS, PREFIX, CompactionItems
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.http.admission import Admission, Place
 from proxy.http.encodings import most_unpacked
 from proxy.protocols.responses import RESPONSES_ENDPOINT
-from proxy.request import compaction_items, wire
-from proxy.request.compaction_items import MAX_ITEMS, PREFIX, CompactionItems
 from proxy.settings import LimitSettings
 from proxy.store.base import StoreError
 from tests.support.signals import BOUND

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.scanning import DEFAULT_BOUNDS, MAX_LEVELS, MIN_ENTRIES, Envelopes, scan_members
 from proxy.errors import BadRequest
-from proxy.request.message_cache import MessageCache
-from proxy.request.scanning import DEFAULT_BOUNDS, MAX_LEVELS, MIN_ENTRIES, Envelopes, scan_members
 from tests.support.chat_bodies import Envelope, Tally, read
 
 TALLY = Tally(DEFAULT_BOUNDS, 1_000_000)

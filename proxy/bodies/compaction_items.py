@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
+from proxy.bodies.message_cache import Element
+from proxy.bodies.wire import Body
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.http.admission import Place
 from proxy.http.encodings import MAX_EXPANSION
 from proxy.protocols.responses import COMPACTION
-from proxy.request.message_cache import Element
-from proxy.request.wire import Body
 from proxy.store.base import StoreError
 from proxy.values import word_at
 

@@ -1,6 +1,6 @@
 """Reads a request body and writes the changed one, so that everything left unchanged keeps its bytes.
 
-Theory of operation. A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text.
+Theory of operation. A scan (`proxy/bodies/scanning.py`) gives the value of every member and its place in the text.
 `Body.spliced` replaces only the spans that change and never encodes anything else again: the list of messages, the
 value of `model` if it carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
@@ -20,13 +20,8 @@ from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, NamedTuple
 
-from proxy.controls import Controls
-from proxy.errors import BadRequest
-from proxy.http.headers import Headers
-from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
-from proxy.request.callers import ALWAYS, Ping, Trust
-from proxy.request.message_cache import IS_TEXT, Element, MessageCache
-from proxy.request.scanning import (
+from proxy.bodies.message_cache import IS_TEXT, Element, MessageCache
+from proxy.bodies.scanning import (
     DEFAULT_BOUNDS,
     EXTENSION,
     TOO_DEEP,
@@ -37,6 +32,11 @@ from proxy.request.scanning import (
     scan_members,
     skip_space,
 )
+from proxy.callers.tenants import ALWAYS, Ping, Trust
+from proxy.controls import Controls
+from proxy.errors import BadRequest
+from proxy.http.headers import Headers
+from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
 from proxy.servers import LessonScope
 from proxy.upstream.choice import Destination
 from strategies.core.messages import dump

@@ -1,6 +1,6 @@
 """Builds the transcript of a request and counts its tokens.
 
-The reading of a message depends only on its bytes and is cached with them (`proxy/request/message_cache.py`), so a
+The reading of a message depends only on its bytes and is cached with them (`proxy/bodies/message_cache.py`), so a
 turn costs only its new messages. Digests and counts are expensive and small, so they are cached for longer, by a hash
 of the bytes and without any text. No tenant gets what was cached for another. Long new messages are read and counted
 outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the counts
@@ -23,8 +23,8 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
-from proxy.request.wire import Body
+from proxy.bodies.message_cache import MAX_BYTES, Element, MessageCache
+from proxy.bodies.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import LARGE, load_of, next_step, offload
 from proxy.tokens.counter import Counted, Counter, CountingPool

@@ -29,9 +29,9 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
+from proxy.callers.keys import Keys
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers, is_success, lowered_names, values_once
-from proxy.request.keys import Keys
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import SHOWN

@@ -1,0 +1,1 @@
+"""The bodies of requests: read from bytes, recognised by what was read before, and counted."""

@@ -1,0 +1,1 @@
+"""Who calls: tenants, credentials, keys, and what each may spend."""

@@ -1,1 +1,0 @@
-"""Reads a request: its body, its caller, and how many tokens it has."""
