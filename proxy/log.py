@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from proxy import LOGGER
 from proxy.condensing import account
+from proxy.conversations.requests import RequestRecord
+from proxy.conversations.totals import MILLION
 from proxy.errors import CLIENT_CLOSED_REQUEST, UpgradeRefused
 from proxy.protocols.endpoint import Endpoint
 from proxy.quoting import label, printable
 from proxy.reasons import Action
-from proxy.sessions.requests import RequestRecord
 from proxy.settings import LogSettings
-from proxy.totals import MILLION
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -22,6 +22,9 @@ from starlette.responses import JSONResponse, Response
 
 from proxy import VERSION
 from proxy.callers.operators import UNKNOWN, Operator, Operators
+from proxy.conversations.admin import MAX_HITS, TOP_K, Document
+from proxy.conversations.own import OwnSessions
+from proxy.conversations.session import MAIN
 from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
 from proxy.http.headers import first
 from proxy.log import LINE
@@ -29,9 +32,6 @@ from proxy.quoting import label, redacted
 from proxy.servers import SHOWN, LessonScope
 from proxy.servers.windows import SOURCE
 from proxy.services import Services
-from proxy.sessions.admin import MAX_HITS, TOP_K, Document
-from proxy.sessions.own import OwnSessions
-from proxy.sessions.session import MAIN
 from proxy.settings.profile import ANY, Profile
 from proxy.store.base import StoreError, StoreKey
 from proxy.telemetry import KEPT, SLOT, ArrivalKind, Arrivals

@@ -35,17 +35,17 @@ from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
 from proxy.condensing.traits import DECODERS
+from proxy.conversations.admin import Admin, MemoryAdmin
+from proxy.conversations.histories import Histories
+from proxy.conversations.keeping import Keeper
+from proxy.conversations.own import OwnSessions
+from proxy.conversations.recognition import Recogniser
+from proxy.conversations.stored import StoredSessions
+from proxy.conversations.supply import Supplier
 from proxy.http.admission import Admission
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.discovery import Discovered
 from proxy.servers.known import Servers
-from proxy.sessions.admin import Admin, MemoryAdmin
-from proxy.sessions.histories import Histories
-from proxy.sessions.keeping import Keeper
-from proxy.sessions.own import OwnSessions
-from proxy.sessions.recognition import Recogniser
-from proxy.sessions.stored import StoredSessions
-from proxy.sessions.supply import Supplier
 from proxy.settings import Settings
 from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token

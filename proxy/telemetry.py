@@ -37,16 +37,16 @@ from proxy.asking import FinishedCall
 from proxy.asking.dispatch import CANCELLED
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision
+from proxy.conversations.requests import in_millionths
+from proxy.conversations.stored import StoredSessions
+from proxy.conversations.totals import MILLION
 from proxy.errors import CLIENT_CLOSED_REQUEST
 from proxy.quoting import label
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.figures import Figures
 from proxy.servers.windows import Window
-from proxy.sessions.requests import in_millionths
-from proxy.sessions.stored import StoredSessions
 from proxy.settings.tables import BUNDLED_CURRENCY
 from proxy.store.base import StoreError, StoreKey
-from proxy.totals import MILLION
 from strategies.core.economics import Advice, Prices
 from strategies.core.effects import Votes
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from proxy.conversations.codec import Records, decode_document
+from proxy.conversations.session import Session
 from proxy.log import JsonLines, TextLines
-from proxy.sessions.codec import Records, decode_document
-from proxy.sessions.session import Session
 from proxy.store.access import decompress
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.upstream import ScriptedUpstream

@@ -48,12 +48,12 @@ ONLY_IMPORTERS = {
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/", "proxy/__init__.py",
-    "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/totals.py",
+    "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py",
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/settings/", "proxy/http/", "proxy/upstream/",
-    "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/sessions/",
-    "proxy/searching.py", "proxy/condensing/", "proxy/log.py",
+    "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/conversations/",
+    "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",
     "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
@@ -228,11 +228,11 @@ OTHER_MEANINGS = {
     "proxy/servers/refusals.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/bodies/message_cache.py": {"messages"},  # an attribute
     "proxy/turn/passing.py": {"messages"},  # a segment of a path
-    "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
-    "proxy/sessions/codec.py": {"messages"},
-    "proxy/sessions/histories.py": {"messages"},
-    "proxy/sessions/supply.py": {"messages"},
-    "proxy/sessions/requests.py": {"prompt_tokens", "completion_tokens"},
+    "proxy/conversations/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
+    "proxy/conversations/codec.py": {"messages"},
+    "proxy/conversations/histories.py": {"messages"},
+    "proxy/conversations/supply.py": {"messages"},
+    "proxy/conversations/requests.py": {"prompt_tokens", "completion_tokens"},
     "proxy/telemetry.py": {"prompt_tokens", "completion_tokens"},  # amounts of a request
 }
 

@@ -19,7 +19,7 @@ FOR_ALL = {
     "proxy/commands/proxy_client.py": {"_say_once"},  # in a command, of lines that it has said
     "proxy/log.py": {"_second"},
     "proxy/bodies/wire.py": {"_opening"},  # by the name of a protocol's list
-    "proxy/searching.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
+    "proxy/conversations/searching.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
     "proxy/tokens/media.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},
     "proxy/tokens/models.py": {"bundled_table"},

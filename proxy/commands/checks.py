@@ -13,9 +13,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proxy.commands.proxy_client import RunningProxy, moment
+from proxy.conversations.totals import notices
 from proxy.errors import UpstreamUnavailable
 from proxy.quoting import redacted
-from proxy.totals import notices
 
 if TYPE_CHECKING:
     from proxy.commands.numbers import CheckedModel

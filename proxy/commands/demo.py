@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from proxy.cli import FAILED, OK
 from proxy.commands.options import positive, strategy, window
 from proxy.commands.progress import Progress
+from proxy.conversations.totals import figures
 from proxy.plots import Line, html_table, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
@@ -32,7 +33,6 @@ from proxy.replaying.recorded import Conversation, Message, Question, in_protoco
 from proxy.replaying.report import grid, html_page
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
-from proxy.totals import figures
 from strategies import DEFAULT
 from strategies.core.budget import Budget
 from strategies.core.messages import Role

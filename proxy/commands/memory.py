@@ -11,9 +11,9 @@ from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.proxy_client import actions_of, add_action, add_yes, confirm, request_session, settle, table
+from proxy.conversations.session import MAIN
 from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable
-from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
 COLUMNS = ("CARD", "TYPE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from proxy.commands.checks import findings, hidden, known_of, report, state_of
 from proxy.commands.proxy_client import HOURS, TOKEN_HELP, URL_HELP, RunningProxy, ask, proxy_at
+from proxy.conversations.totals import notices, sentence
 from proxy.errors import CommandFailed
-from proxy.totals import notices, sentence
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
 _CLEAR = "\x1b[H\x1b[2J"  # clears a terminal

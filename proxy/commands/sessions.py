@@ -30,9 +30,9 @@ from proxy.commands.proxy_client import (
     settle,
     table,
 )
+from proxy.conversations.totals import figures
 from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable
-from proxy.totals import figures
 from proxy.values import json_or_none
 
 SHOWN = 100  # characters of a message

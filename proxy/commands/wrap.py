@@ -37,11 +37,11 @@ from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
+from proxy.conversations.totals import figures, money
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
 from proxy.settings.token import admin_token
-from proxy.totals import figures, money
 from proxy.values import json_or_none
 from strategies.core.ledger import Ledger, split_ledger
 

@@ -15,12 +15,12 @@ from typing import Any
 from proxy.bodies.measure import Precision
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, append_heads
+from proxy.conversations.session import MAX_SHOWN, with_depth
 from proxy.errors import ContextLengthExceeded
 from proxy.quoting import label
 from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.servers.windows import REQUEST, SOURCE, Window
-from proxy.sessions.session import MAX_SHOWN, with_depth
 from proxy.tokens.counter import Counter, Opaque
 from proxy.tokens.models import is_openais, plain_name
 from strategies.core.budget import UNLIMITED, Budget

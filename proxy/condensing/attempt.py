@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing.account import Timing
 from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
+from proxy.conversations import keeping
+from proxy.conversations.keeping import Keeper
+from proxy.conversations.requests import RequestRecord, amounts, in_millionths
+from proxy.conversations.searching import HiddenRounds, ToolState, offer_members
+from proxy.conversations.session import MAX_MODEL_NAME
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.servers.counting import Anchor
 from proxy.servers.refusals import NO_REFUSAL, Refusal
-from proxy.sessions import keeping
-from proxy.sessions.keeping import Keeper
-from proxy.sessions.requests import RequestRecord, amounts, in_millionths
-from proxy.sessions.session import MAX_MODEL_NAME
 from proxy.settings.profile import Restriction
 from strategies.core.view import View
 

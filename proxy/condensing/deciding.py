@@ -24,9 +24,9 @@ from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
 from proxy.condensing.traits import failed_try
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
+from proxy.conversations.keeping import Keeper
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
-from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import JUDGED, Condensation, Replayed, best_prepared, replay

@@ -32,11 +32,11 @@ from typing import NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, RequestContext
+from proxy.conversations.keeping import Keeper
 from proxy.reasons import Reason, Trigger
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from proxy.servers import LessonScope
-from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard

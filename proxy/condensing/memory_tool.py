@@ -1,4 +1,4 @@
-"""Offers the tool `search_memory`, and says what its calls may search; `proxy/searching.py` runs them.
+"""Offers the tool `search_memory`, and says what its calls may search; `proxy/conversations/searching.py` runs them.
 
 If the model called only the memory tool, the upstream is asked again, at most `memory.max_rounds` times; the last time
 the model may not call the tool, so that it answers. If the model also called tools of the client, the memory calls are
@@ -16,8 +16,8 @@ from operator import attrgetter
 
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.turn import Decision, RequestContext
+from proxy.conversations.searching import HiddenRounds, Offer, ToolState, offer
 from proxy.runtime.lru import Lru
-from proxy.searching import HiddenRounds, Offer, ToolState, offer
 from proxy.servers import LessonScope
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter

@@ -37,7 +37,7 @@ from strategies.pipeline import with_stage_marks
 
 if TYPE_CHECKING:
     from proxy.bodies.wire import ClientRequest
-    from proxy.sessions.session import Session
+    from proxy.conversations.session import Session
 
 _MAX_CACHED = 256
 OFF = Pipeline(("off",))

@@ -24,12 +24,12 @@ from proxy.condensing.making import Maker, PipelineRunner, RunResult
 from proxy.condensing.traits import failed_try
 from proxy.condensing.traits.failed_try import FailedTry
 from proxy.condensing.turn import Decision, RequestContext, fold_view
+from proxy.conversations.keeping import Keeper
+from proxy.conversations.session import Session
+from proxy.conversations.stored import StoredSessions
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
-from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import Session
-from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import JUDGED, Condensation, Replayed, best_prepared, prepared_in

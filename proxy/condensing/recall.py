@@ -27,11 +27,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from proxy.condensing.turn import Decision, RequestContext
+from proxy.conversations.cards import combined_cards
+from proxy.conversations.searching import NO_OFFER
+from proxy.conversations.session import MAX_PATCHES, Session, has_node
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
-from proxy.searching import NO_OFFER
-from proxy.sessions.cards import combined_cards
-from proxy.sessions.session import MAX_PATCHES, Session, has_node
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation

@@ -2,7 +2,7 @@
 
 What may follow is a row of the ladder (`proxy/condensing/ladder/`). Nothing has reached the client by then. After a
 search of the memory tool, the request with the results may be refused: `following` has what the search loop does then
-(`proxy/searching.py`).
+(`proxy/conversations/searching.py`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, 
 from proxy.condensing.ladder.rung import Next, Parts
 from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import RequestContext
+from proxy.conversations.recognition import Recognised
+from proxy.conversations.searching import Following, HiddenRounds, SendBody
 from proxy.errors import ProxyError
 from proxy.protocols.opening import OpenedReply, open_reply
 from proxy.protocols.replies import Usage
 from proxy.quoting import label
-from proxy.searching import Following, HiddenRounds, SendBody
 from proxy.servers.counting import Anchor
 from proxy.servers.known import Server
 from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
 from proxy.servers.windows import SizeRefused
-from proxy.sessions.recognition import Recognised
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import UNLIMITED
 from strategies.dialects.pictures import has_pictures

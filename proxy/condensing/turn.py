@@ -18,18 +18,18 @@ from proxy.bodies.measure import LENGTH_ESTIMATE, Measured, Precision
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policy
 from proxy.controls import MEMORY
+from proxy.conversations.recognition import Identity, Recognised
+from proxy.conversations.searching import NO_OFFER, Offer, offer_members
+from proxy.conversations.session import MAIN, OWN_HEADER, Branch, printable_id
+from proxy.conversations.supply import Append
 from proxy.errors import HistoryUnavailable
 from proxy.protocols import compaction
 from proxy.protocols.endpoint import Compacting
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
-from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
 from proxy.servers.windows import SIZE_REFUSED, UNKNOWN, Window
-from proxy.sessions.recognition import Identity, Recognised
-from proxy.sessions.session import MAIN, OWN_HEADER, Branch, printable_id
-from proxy.sessions.supply import Append
 from proxy.settings.profile import Profile
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey

@@ -29,6 +29,8 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from proxy.callers.operators import UNKNOWN, Operator
 from proxy.controls import Controls
+from proxy.conversations.admin import ShownSession
+from proxy.conversations.totals import notices, sentence
 from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
 from proxy.log import LINE
@@ -36,10 +38,8 @@ from proxy.protocols.chat import ChatCounter
 from proxy.routes import check_role, read_body, readiness
 from proxy.servers import LessonScope
 from proxy.services import Services
-from proxy.sessions.admin import ShownSession
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
-from proxy.totals import notices, sentence
 from proxy.turn.layer import Guard
 from strategies.core.cards import TYPES
 from strategies.core.transcript import PIN_SHARE

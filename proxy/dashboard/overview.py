@@ -1,7 +1,7 @@
 """What the overview, the list of sessions and the list of requests show, from sums and request records. Pure.
 
-The three figures of `proxy/sessions/requests.py` stand apart everywhere: requests that were answered only because they
-were sent shorter (rescued), what was saved on requests that would have fitted anyway, and what that cost.
+The three figures of `proxy/conversations/requests.py` stand apart everywhere: requests that were answered only because
+they were sent shorter (rescued), what was saved on requests that would have fitted anyway, and what that cost.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from proxy.conversations.requests import RequestRecord
 from proxy.plots import Column, Series, column_plot
 from proxy.reasons import Action
-from proxy.sessions.requests import RequestRecord
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list

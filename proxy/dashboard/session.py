@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from proxy.conversations.requests import RequestRecord
 from proxy.plots import Line, Mark, line_plot
 from proxy.reasons import Action, Trigger
-from proxy.sessions.requests import RequestRecord
 from strategies.core.budget import Budget, Cause
 from strategies.core.condensation import Condensation
 from strategies.core.ledger import split_ledger

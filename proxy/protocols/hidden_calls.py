@@ -2,7 +2,7 @@
 
 The tool is listed among the client's own. If the model calls it in a reply (`Said`), the proxy runs the calls, adds
 them and their results to the request as a hidden round, and asks again. The client sees one reply, made of all of them:
-in one piece (`Endpoint.joined`), or as a stream (`Splicer`). `proxy/searching.py` runs this loop.
+in one piece (`Endpoint.joined`), or as a stream (`Splicer`). `proxy/conversations/searching.py` runs this loop.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from textwrap import fill
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS
+from proxy.conversations.totals import money
 from proxy.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.servers.windows import Window
 from proxy.settings.tables import BUNDLED_CURRENCY
-from proxy.totals import money
 from strategies.core.economics import Prices
 
 WIDTH = 120  # of what is printed

@@ -31,6 +31,8 @@ from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
 from proxy.condensing.turn import RequestContext, append_heads, context_of, idle_decision, last_resort, undecided
+from proxy.conversations.keeping import SessionUpdate
+from proxy.conversations.searching import NO_OFFER, search
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
 from proxy.protocols.endpoint import Endpoint
@@ -38,9 +40,7 @@ from proxy.protocols.opening import OpenedReply
 from proxy.protocols.replies import Items
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Reason
-from proxy.searching import NO_OFFER, search
 from proxy.servers.refusals import NO_REFUSAL
-from proxy.sessions.keeping import SessionUpdate
 from proxy.turn.ends import answered_here, answered_instead
 from proxy.turn.keep import note_failed, store_append
 from proxy.turn.layer import error_response

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
+from proxy.conversations.keeping import Keeper
 from proxy.errors import CredentialUnproven
 from proxy.http.headers import encode_headers, is_success
 from proxy.protocols.endpoint import Compacting
@@ -35,7 +36,6 @@ from proxy.protocols.own_compactions import (
 from proxy.protocols.replies import Items, Json, JsonCapture
 from proxy.protocols.watching import WatchedReply
 from proxy.servers.refusals import Subject
-from proxy.sessions.keeping import Keeper
 from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
 from proxy.turn.reading import AdmittedRequest

@@ -6,11 +6,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from proxy.condensing.attempt import Turn, degraded
+from proxy.conversations.keeping import SessionUpdate
+from proxy.conversations.requests import RequestRecord
+from proxy.conversations.supply import Append
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Items
-from proxy.sessions.keeping import SessionUpdate
-from proxy.sessions.requests import RequestRecord
-from proxy.sessions.supply import Append
 from proxy.turn.sending import headers_of
 
 if TYPE_CHECKING:

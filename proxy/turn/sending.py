@@ -12,13 +12,13 @@ from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
 from proxy.condensing.turn import Decision, append_heads
+from proxy.conversations.requests import RequestRecord
+from proxy.conversations.session import Branch, Session
 from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
 from proxy.protocols.replies import Capture
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
-from proxy.sessions.requests import RequestRecord
-from proxy.sessions.session import Branch, Session
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from proxy.searching import NO_ROOM
+from proxy.conversations.searching import NO_ROOM
 from tests.http.strict import problems
 from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, streaming, views
 from tests.support import replies, wire

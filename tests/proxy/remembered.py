@@ -8,14 +8,14 @@ from typing import Any
 
 from proxy.bodies.measure import Precision
 from proxy.bodies.message_cache import MessageCache
+from proxy.conversations.histories import Histories, History, StoredHistory
+from proxy.conversations.keeping import Keeper, SessionUpdate
+from proxy.conversations.recognition import Identity, Recognised, Recogniser
+from proxy.conversations.requests import RequestRecord
+from proxy.conversations.session import Branch, Session
+from proxy.conversations.stored import StoredSessions
+from proxy.conversations.supply import Supplier
 from proxy.reasons import Action, Trigger
-from proxy.sessions.histories import Histories, History, StoredHistory
-from proxy.sessions.keeping import Keeper, SessionUpdate
-from proxy.sessions.recognition import Identity, Recognised, Recogniser
-from proxy.sessions.requests import RequestRecord
-from proxy.sessions.session import Branch, Session
-from proxy.sessions.stored import StoredSessions
-from proxy.sessions.supply import Supplier
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader

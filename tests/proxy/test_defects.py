@@ -11,9 +11,9 @@ from proxy import controls
 from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing import account
 from proxy.condensing.recall import Injector
+from proxy.conversations.keeping import Keeper
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.services import Services, open_services
-from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings
 from proxy.turn import drive
 from proxy.turn.sending import headers_of

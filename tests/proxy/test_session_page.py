@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.bodies.measure import Precision
+from proxy.conversations.requests import RequestRecord
 from proxy.dashboard.session import branch_of, plot, window_of
 from proxy.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH
 from proxy.reasons import Action, Trigger
-from proxy.sessions.requests import RequestRecord
 from tests.proxy.remembered import record
 
 ESTIMATE: dict[str, Any] = {"precision": Precision.ESTIMATE}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from proxy.asking import FinishedCall
+from proxy.conversations.stored import StoredSessions
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 from proxy.store.sqlite import SqliteStore
 from proxy.telemetry import KEPT, SLOT, Sums

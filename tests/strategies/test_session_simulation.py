@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.sessions.codec import decode_condensation, encode_condensation
+from proxy.conversations.codec import decode_condensation, encode_condensation
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, replay
 from strategies.core.errors import StrategyError

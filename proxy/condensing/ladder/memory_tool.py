@@ -5,9 +5,9 @@ from __future__ import annotations
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Next, Parts, Rung
+from proxy.conversations.searching import NO_OFFER
 from proxy.protocols.opening import OpenedReply
 from proxy.reasons import Reason
-from proxy.searching import NO_OFFER
 from proxy.servers.refusals import Subject
 
 

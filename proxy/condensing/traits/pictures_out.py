@@ -12,7 +12,7 @@ from typing import NamedTuple
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
-from proxy.sessions.session import has_node
+from proxy.conversations.session import has_node
 from proxy.tokens.counter import Counter
 from strategies.core.messages import NO_PICTURES, Message, Pictures, Value, dump
 from strategies.dialects.pictures import has_pictures, without_pictures

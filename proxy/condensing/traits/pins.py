@@ -1,7 +1,7 @@
 """Messages that a person has pinned: they stay word for word.
 
 Pins are stored as marks of the session, not in its document, so that replicas never undo each other's work
-(`proxy/sessions/session.py`).
+(`proxy/conversations/session.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 from proxy.condensing.turn import RequestContext
-from proxy.sessions.session import Session
+from proxy.conversations.session import Session
 
 Value = TypeVar("Value")
 Holder = TypeVar("Holder", Session, RequestContext)

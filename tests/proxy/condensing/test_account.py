@@ -11,11 +11,11 @@ from proxy.condensing.account import Timing, budget_document, dry_run, headers, 
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.turn import Decision, context_of, expecting, undecided
 from proxy.controls import Controls
+from proxy.conversations.recognition import Identity, Recognised
 from proxy.protocols.chat import ChatCounter
 from proxy.reasons import Action, Trigger
 from proxy.servers.counting import UNCALIBRATED, Calibration
 from proxy.servers.windows import SOURCE, Window
-from proxy.sessions.recognition import Identity, Recognised
 from proxy.settings import Settings
 from proxy.store.access import Patience
 from proxy.store.base import StoreKey

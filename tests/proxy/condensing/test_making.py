@@ -11,11 +11,11 @@ from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
 from proxy.condensing.preparing import VoteRound
 from proxy.condensing.turn import Decision
+from proxy.conversations.codec import encode_condensation, record_name
+from proxy.conversations.session import session_key
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import open_services
-from proxy.sessions.codec import encode_condensation, record_name
-from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Store, StoreError, StoreKey

@@ -13,11 +13,11 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import MAX_HELD
 from proxy.condensing.traits import DECODERS
+from proxy.conversations.codec import Records
+from proxy.conversations.session import session_key
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
-from proxy.sessions.codec import Records
-from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.cards import with_card, without_cards
-from proxy.sessions.session import Session
+from proxy.conversations.cards import with_card, without_cards
+from proxy.conversations.session import Session
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role

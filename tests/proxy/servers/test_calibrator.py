@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from proxy.conversations.stored import StoredSessions
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import LessonScope
 from proxy.servers.counting import UNCALIBRATED, Anchor, Calibrator, CountedPrompt
 from proxy.servers.figures import Figures
-from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore

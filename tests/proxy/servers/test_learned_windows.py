@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from proxy.conversations.stored import StoredSessions
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import LessonScope
 from proxy.servers.windows import LearnedWindows
-from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.sessions.codec import encode_session
-from proxy.sessions.histories import StoredHistory
-from proxy.sessions.session import Session
-from proxy.sessions.stored import IN_THREAD, StoredSessions
+from proxy.conversations.codec import encode_session
+from proxy.conversations.histories import StoredHistory
+from proxy.conversations.session import Session
+from proxy.conversations.stored import IN_THREAD, StoredSessions
 from proxy.store import open_store
 from proxy.store.access import MAX_BYTES, NEWER, SMALLEST, compress, decompress
 from proxy.store.base import Store, StoreError, StoreKey, Write

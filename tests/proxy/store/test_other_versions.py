@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.sessions.codec import record_name
+from proxy.conversations.codec import record_name
 from proxy.store.base import StoreKey
 from tests.proxy.remembered import NAMED, condensation, made, recognised, settled, turn
 from tests.proxy.store.conftest import Stage

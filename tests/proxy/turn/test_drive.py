@@ -14,14 +14,14 @@ from proxy.bodies.wire import ClientRequest
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.traits import DECODERS
+from proxy.conversations.codec import Records
+from proxy.conversations.session import session_key
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.replies import Usage
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
-from proxy.sessions.codec import Records
-from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import StoreKey, Write

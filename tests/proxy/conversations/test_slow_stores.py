@@ -11,13 +11,13 @@ import pytest
 from proxy import controls
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.attempt import Turn
+from proxy.conversations.session import session_key
+from proxy.conversations.stored import LAST_SHARE
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.servers.known import FIRST_LOOK
 from proxy.services import Services, open_services
-from proxy.sessions.session import session_key
-from proxy.sessions.stored import LAST_SHARE
 from proxy.settings import Settings
 from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers

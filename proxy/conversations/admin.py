@@ -20,17 +20,17 @@ from functools import reduce
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from proxy.conversations.cards import SOURCE as SCOPE
+from proxy.conversations.cards import with_card, without_cards
+from proxy.conversations.codec import condensation_document, encode_verdict, record_name, reverted
+from proxy.conversations.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
+from proxy.conversations.requests import RequestRecord, unpacked_all
+from proxy.conversations.session import MAIN, Branch, Session, pin_for, session_key
+from proxy.conversations.stored import StoredSessions
+from proxy.conversations.totals import MILLION
 from proxy.errors import BadRequest
-from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.cards import with_card, without_cards
-from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
-from proxy.sessions.requests import RequestRecord, unpacked_all
-from proxy.sessions.session import MAIN, Branch, Session, pin_for, session_key
-from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
-from proxy.totals import MILLION
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, Role

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from proxy.callers.tenants import Tenants, TrustedProxies, claims_of, tenant_key
+from proxy.conversations.recognition import Identity, Recogniser, new_derived_id, provisional_id
+from proxy.conversations.session import printable_id, session_key
+from proxy.conversations.stored import StoredSessions
 from proxy.errors import BadRequest
 from proxy.protocols.chat import CHAT_ENDPOINT
-from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id
-from proxy.sessions.session import printable_id, session_key
-from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
 from proxy.settings.tables import ServerSettings, TenantSettings
 from tests.support.logins import login

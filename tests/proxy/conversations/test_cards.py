@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.cards import MAX_CARDS, SHOWN, SOURCE, combined_cards, scope_key, with_shared
-from proxy.sessions.keeping import Keeper
-from proxy.sessions.recognition import Identity, Recognised, Recogniser
-from proxy.sessions.session import Session, session_key
-from proxy.sessions.stored import StoredSessions
+from proxy.conversations.cards import MAX_CARDS, SHOWN, SOURCE, combined_cards, scope_key, with_shared
+from proxy.conversations.keeping import Keeper
+from proxy.conversations.recognition import Identity, Recognised, Recogniser
+from proxy.conversations.session import Session, session_key
+from proxy.conversations.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from strategies.core.cards import MemoryCard

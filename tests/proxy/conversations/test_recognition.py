@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from proxy.conversations.codec import decode_document, encode_session
+from proxy.conversations.recognition import Identity
+from proxy.conversations.session import Session
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.messages import MESSAGES_ENDPOINT as OTHER
-from proxy.sessions.codec import decode_document, encode_session
-from proxy.sessions.recognition import Identity
-from proxy.sessions.session import Session
 from proxy.store.base import Store, StoreKey, Write
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, condensation, made, recognised, settled, turn
 

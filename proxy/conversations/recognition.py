@@ -22,14 +22,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from proxy.callers.tenants import ALWAYS, Trust
-from proxy.errors import BadRequest
-from proxy.http.headers import Headers, lowered_names
-from proxy.protocols.endpoint import Endpoint, SessionHint, Values
-from proxy.quoting import label
-from proxy.runtime.lru import Lru
-from proxy.runtime.owned_tasks import next_step
-from proxy.sessions.cards import SHOWN, SOURCE, scope_key
-from proxy.sessions.session import (
+from proxy.conversations.cards import SHOWN, SOURCE, scope_key
+from proxy.conversations.session import (
     CHAT,
     DERIVED,
     OWN_HEADER,
@@ -41,7 +35,13 @@ from proxy.sessions.session import (
     printable_id,
     session_key,
 )
-from proxy.sessions.stored import SessionLookup, StoredSessions
+from proxy.conversations.stored import SessionLookup, StoredSessions
+from proxy.errors import BadRequest
+from proxy.http.headers import Headers, lowered_names
+from proxy.protocols.endpoint import Endpoint, SessionHint, Values
+from proxy.quoting import label
+from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import next_step
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.client_compaction import candidates

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from proxy.conversations.admin import TOP_K, Document, MemoryAdmin
+from proxy.conversations.cards import SOURCE as SCOPE
+from proxy.conversations.histories import StoredHistory, lines_on, read_in_thread
+from proxy.conversations.session import MAIN, Branch, Session, session_key
+from proxy.conversations.stored import StoredSessions
 from proxy.errors import BadRequest, NotKnown
-from proxy.sessions.admin import TOP_K, Document, MemoryAdmin
-from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.histories import StoredHistory, lines_on, read_in_thread
-from proxy.sessions.session import MAIN, Branch, Session, session_key
-from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.handles import handle_of
 from strategies.core.messages import Message, Reader

@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from proxy.bodies.message_cache import Element
+from proxy.conversations.codec import StoredMessage, block_document, messages_of
+from proxy.conversations.session import CHAT, Branch, Session, Tip
+from proxy.conversations.stored import StoredSessions
 from proxy.protocols import endpoint_named
 from proxy.protocols.endpoint import Endpoint
 from proxy.runtime.lru import Lru
-from proxy.sessions.codec import StoredMessage, block_document, messages_of
-from proxy.sessions.session import CHAT, Branch, Session, Tip
-from proxy.sessions.stored import StoredSessions
 from proxy.store.access import T, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree

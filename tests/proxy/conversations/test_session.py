@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.condensing.traits import size_refused
 from proxy.condensing.traits.rewriting import RefusedRewriting
-from proxy.protocols.replies import ending
-from proxy.servers.windows import SizeRefused
-from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.session import (
+from proxy.conversations.codec import Records, encode_session
+from proxy.conversations.session import (
     MAX_BRANCHES,
     MAX_PATCH_CHARS,
     MAX_PATCHES,
@@ -22,6 +20,8 @@ from proxy.sessions.session import (
     unstored_in,
     with_depth,
 )
+from proxy.protocols.replies import ending
+from proxy.servers.windows import SizeRefused
 from proxy.store.base import Snapshot
 from strategies.core.messages import ROOT
 from strategies.core.pieces import Literal, Overlay, PieceKind

@@ -33,13 +33,13 @@ from weakref import WeakValueDictionary
 from proxy.bodies.message_cache import Element, MessageCache
 from proxy.bodies.wire import Body, ClientRequest
 from proxy.controls import Controls
+from proxy.conversations.codec import BLOCK_VERSION, StoredMessage
+from proxy.conversations.histories import IN_THREAD, Histories, History, history_at
+from proxy.conversations.recognition import Identity, Recognised
+from proxy.conversations.session import EMPTY, Tip, may_be_newest_part
+from proxy.conversations.stored import StoredSessions
 from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
 from proxy.protocols.replies import Items
-from proxy.sessions.codec import BLOCK_VERSION, StoredMessage
-from proxy.sessions.histories import IN_THREAD, Histories, History, history_at
-from proxy.sessions.recognition import Identity, Recognised
-from proxy.sessions.session import EMPTY, Tip, may_be_newest_part
-from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align

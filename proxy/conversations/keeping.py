@@ -19,13 +19,13 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from proxy.conversations.cards import scope_key, with_shared
+from proxy.conversations.codec import encode_condensation, new_block, record_name, reverted
+from proxy.conversations.recognition import Recognised, new_derived_id
+from proxy.conversations.requests import RequestRecord, amounts
+from proxy.conversations.session import Branch, Session, Tip, openings, unstored_in
+from proxy.conversations.stored import NONE, TRIES, StoredSessions
 from proxy.runtime.owned_tasks import load_of, offload
-from proxy.sessions.cards import scope_key, with_shared
-from proxy.sessions.codec import encode_condensation, new_block, record_name, reverted
-from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.requests import RequestRecord, amounts
-from proxy.sessions.session import Branch, Session, Tip, openings, unstored_in
-from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.codec import new_block
-from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
-from proxy.sessions.session import Session, Tip
-from proxy.sessions.stored import StoredSessions
-from proxy.sessions.supply import Append
+from proxy.conversations.codec import new_block
+from proxy.conversations.histories import READS_BY_NAME, Histories, StoredHistory
+from proxy.conversations.session import Session, Tip
+from proxy.conversations.stored import StoredSessions
+from proxy.conversations.supply import Append
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.proxy.remembered import transcript
 from tests.support.chat_bodies import element

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.codec import MAX_BYTES, Records, encode_condensation, encode_session, record_name
-from proxy.sessions.session import Session
-from proxy.sessions.stored import StoredSessions
+from proxy.conversations.codec import MAX_BYTES, Records, encode_condensation, encode_session, record_name
+from proxy.conversations.session import Session
+from proxy.conversations.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Snapshot, StoreKey, Write
 from strategies.core.pieces import Keep, Literal, PieceKind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.sessions.session import MAX_COMPACTIONS, Session
+from proxy.conversations.session import MAX_COMPACTIONS, Session
 from strategies.core.client_compaction import candidates, carries, marks_of
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript

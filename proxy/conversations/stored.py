@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from proxy.sessions.codec import Decoders, Records, encode_session
-from proxy.sessions.session import Session
+from proxy.conversations.codec import Decoders, Records, encode_session
+from proxy.conversations.session import Session
 from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress, secret_of
 from proxy.store.base import Store, StoreError, StoreKey, Write
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.stored import LAST_SHARE, StoredSessions
+from proxy.conversations.stored import LAST_SHARE, StoredSessions
 from proxy.store.access import Patience
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.support.signals import BOUND

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.bodies.measure import Precision
+from proxy.conversations.requests import SIZE, RequestRecord, amounts, unpacked
+from proxy.conversations.totals import figures, spent_and_saved
 from proxy.reasons import Action, Trigger
-from proxy.sessions.requests import SIZE, RequestRecord, amounts, unpacked
-from proxy.totals import figures, spent_and_saved
 from strategies.core.economics import Prices, PriceStep
 from tests.proxy.remembered import record
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.protocols.chat import CHAT_ENDPOINT, FirstChoice
-from proxy.protocols.hidden_calls import NAME, with_usage
-from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
-from proxy.searching import (
+from proxy.conversations.searching import (
     ALL_SHOWN,
     FAILED,
     MAX_CALLS,
@@ -28,6 +25,9 @@ from proxy.searching import (
     offer_members,
     parse_arguments,
 )
+from proxy.protocols.chat import CHAT_ENDPOINT, FirstChoice
+from proxy.protocols.hidden_calls import NAME, with_usage
+from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from strategies.core.budget import Budget
 from strategies.core.messages import TokenCounter
 from strategies.dialects.chat import CHAT

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.sessions.keeping import SessionUpdate, is_small
-from proxy.sessions.session import Tip
-from proxy.sessions.supply import Append
+from proxy.conversations.keeping import SessionUpdate, is_small
+from proxy.conversations.session import Tip
+from proxy.conversations.supply import Append
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
 from strategies.core.pieces import Keep

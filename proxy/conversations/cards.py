@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from proxy.sessions.session import Session, session_key
+from proxy.conversations.session import Session, session_key
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard, distinct
 

@@ -17,9 +17,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from proxy.runtime.lru import Lru
-from proxy.servers import counting
-from proxy.sessions.session import (
+from proxy.conversations.session import (
     NOTHING,
     Branch,
     ClientCompaction,
@@ -28,6 +26,8 @@ from proxy.sessions.session import (
     TurnStart,
     pins_in,
 )
+from proxy.runtime.lru import Lru
+from proxy.servers import counting
 from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
 from strategies.core.cards import from_json, to_json

@@ -19,9 +19,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.bodies.measure import Precision
+from proxy.conversations.session import MAIN, MAX_MODELS, Session, branch_name
+from proxy.conversations.totals import MILLION
 from proxy.reasons import Action, Trigger
-from proxy.sessions.session import MAIN, MAX_MODELS, Session, branch_name
-from proxy.totals import MILLION
 from strategies.core.economics import Prices
 
 _FORM = struct.Struct(">QHIIBBBQIIIIIHIBII")
