@@ -30,12 +30,12 @@ from proxy.http.headers import first
 from proxy.log import LINE
 from proxy.quoting import label, redacted
 from proxy.servers import SHOWN, LessonScope
+from proxy.servers.upstream.choice import shown
 from proxy.servers.windows import SOURCE
 from proxy.services import Services
 from proxy.settings.profile import ANY, Profile
 from proxy.store.base import StoreError, StoreKey
 from proxy.telemetry import KEPT, SLOT, ArrivalKind, Arrivals
-from proxy.upstream.choice import shown
 from strategies.core.handles import handle_in
 
 

@@ -46,6 +46,8 @@ from proxy.http.admission import Admission
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.discovery import Discovered
 from proxy.servers.known import Servers
+from proxy.servers.upstream import Upstream, server_of
+from proxy.servers.upstream.choice import destinations
 from proxy.settings import Settings
 from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
@@ -55,8 +57,6 @@ from proxy.store.base import Store
 from proxy.telemetry import MAX_USED, SHARED, Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.models import bundled_table
-from proxy.upstream import Upstream, server_of
-from proxy.upstream.choice import destinations
 from strategies.core.messages import Reader
 
 if TYPE_CHECKING:

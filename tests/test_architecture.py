@@ -39,8 +39,8 @@ PURE_BUT = {
 ONLY_IMPORTERS = {
     "redis": "proxy/store/redis.py",
     "cryptography": "proxy/store/sealing.py",
-    "httpx": "proxy/upstream/__init__.py",
-    "aiohttp": "proxy/upstream/forwarding.py",
+    "httpx": "proxy/servers/upstream/__init__.py",
+    "aiohttp": "proxy/servers/upstream/forwarding.py",
     "mcp": "proxy/commands/mcp.py",
 }
 
@@ -51,7 +51,7 @@ FLOORS = (
     "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py",
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
-    "proxy/settings/", "proxy/http/", "proxy/upstream/",
+    "proxy/settings/", "proxy/http/", "proxy/servers/upstream/",
     "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/conversations/",
     "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",

@@ -23,7 +23,7 @@ FOR_ALL = {
     "proxy/tokens/media.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},
     "proxy/tokens/models.py": {"bundled_table"},
-    "proxy/upstream/__init__.py": {"_address", "_trusting"},
+    "proxy/servers/upstream/__init__.py": {"_address", "_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
     "strategies/keywords/__init__.py": {"keywords"},
     "strategies/prompts/__init__.py": {"prompt", "prompt_digest"},

@@ -49,8 +49,8 @@ from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.servers import refusals
 from proxy.servers.refusals import Refusal, Subject
+from proxy.servers.upstream import JsonReply, server_of
 from proxy.settings.tables import ModelRole
-from proxy.upstream import JsonReply, server_of
 from proxy.values import json_or_none
 from strategies.core.effects import (
     SUMMARIZER,

@@ -51,10 +51,10 @@ from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.servers import LessonScope
 from proxy.servers.discovery import Discovered
+from proxy.servers.upstream import JsonReply, Upstream, server_of
+from proxy.servers.upstream.choice import Destination
 from proxy.settings.profile import ANY, Profile
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
-from proxy.upstream import JsonReply, Upstream, server_of
-from proxy.upstream.choice import Destination
 from proxy.values import json_or_none
 from strategies.core.effects import Failure
 

@@ -38,7 +38,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers
 from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
 from proxy.servers import LessonScope
-from proxy.upstream.choice import Destination
+from proxy.servers.upstream.choice import Destination
 from strategies.core.messages import dump
 
 # What separates the members of the outermost object: a key of the extension, other strings, brackets and commas.

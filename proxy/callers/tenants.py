@@ -35,12 +35,12 @@ from proxy.http.headers import Headers, is_success, lowered_names, values_once
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import SHOWN
+from proxy.servers.upstream import Upstream
+from proxy.servers.upstream.choice import Destination
 from proxy.settings import Settings
 from proxy.settings.tables import KeyEntry, network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
-from proxy.upstream import Upstream
-from proxy.upstream.choice import Destination
 from proxy.values import json_or_none
 
 AUTHORIZATION = "Authorization"

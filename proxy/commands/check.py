@@ -20,12 +20,12 @@ from proxy.commands.options import add_settings_arguments, command_line_settings
 from proxy.commands.proxy_client import proxy_at
 from proxy.commands.running import find_proxy
 from proxy.quoting import in_words, label, redacted
+from proxy.servers.upstream.choice import Destination, destination_of
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.token import token_file
 from proxy.store import file_of, try_store
 from proxy.store.base import StoreError
-from proxy.upstream.choice import Destination, destination_of
 
 _STAND_IN = SecretStr("nobody is told")
 

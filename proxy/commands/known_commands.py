@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from proxy.cli import USAGE
 from proxy.errors import CommandFailed
+from proxy.servers.upstream.choice import DEFAULTS, destination_of, destinations
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamEntry, http_address
-from proxy.upstream.choice import DEFAULTS, destination_of, destinations
 from proxy.values import json_or_none, object_at, word_at
 
 OPENAI, ANTHROPIC = (each.name for each in DEFAULTS)

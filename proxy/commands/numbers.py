@@ -17,6 +17,7 @@ from proxy.servers import LessonScope
 from proxy.servers.discovery import Discovered
 from proxy.servers.figures import OWN, Figures
 from proxy.servers.known import ModelWindows, Server
+from proxy.servers.upstream.choice import destinations
 from proxy.servers.windows import SETTINGS, SOURCE, LearnedWindow
 from proxy.services import Services
 from proxy.settings import Settings
@@ -24,7 +25,6 @@ from proxy.settings.loading import sets
 from proxy.settings.tables import MarkShares
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import StatedWindow, bundled_table
-from proxy.upstream.choice import destinations
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, UNLIMITED, Budget, Cause, Marks
 from strategies.core.protocol import Marking

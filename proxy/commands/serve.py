@@ -40,13 +40,13 @@ from proxy.errors import CommandFailed, SettingsError
 from proxy.http.server import FORKS, Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
 from proxy.quoting import in_words, one_line, redacted
+from proxy.servers.upstream.choice import destinations, shown, taking_credentials
 from proxy.settings import Settings, load_settings
 from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, new_code, token_file
 from proxy.store import open_store, try_store
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Tokenizers
-from proxy.upstream.choice import destinations, shown, taking_credentials
 
 _log = logging.getLogger(LOGGER)
 

@@ -29,8 +29,8 @@ from proxy.quoting import label
 from proxy.servers.counting import Anchor
 from proxy.servers.known import Server
 from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
+from proxy.servers.upstream import UpstreamReply
 from proxy.servers.windows import SizeRefused
-from proxy.upstream import UpstreamReply
 from strategies.core.budget import UNLIMITED
 from strategies.dialects.pictures import has_pictures
 

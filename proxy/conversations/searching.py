@@ -41,9 +41,9 @@ from proxy.protocols.replies import Usage, usage_in
 from proxy.reasons import Reason
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.servers.refusals import Size, Unit
+from proxy.servers.upstream import UpstreamReply
+from proxy.servers.upstream.messages import ReadReply, read_whole
 from proxy.tokens.counter import Counter
-from proxy.upstream import UpstreamReply
-from proxy.upstream.messages import ReadReply, read_whole
 from proxy.values import json_or_none, object_at, word_at
 from strategies.core.budget import Budget
 from strategies.core.messages import dump

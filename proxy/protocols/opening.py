@@ -24,8 +24,8 @@ from proxy.http.headers import encoding_of, is_event_stream
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import ran_out_empty
 from proxy.servers.refusals import NO_REFUSAL, Refusal, Size, Unit, read
-from proxy.upstream import UpstreamReply
-from proxy.upstream.forwarding import ForwardedReply
+from proxy.servers.upstream import UpstreamReply
+from proxy.servers.upstream.forwarding import ForwardedReply
 from proxy.values import json_or_none
 
 MAX_HELD = 256 * 1024  # bytes

@@ -30,11 +30,11 @@ from proxy.replaying.measures import (
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.servers import LessonScope
+from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.turn.drive import decide, follow_up, store
-from proxy.upstream.choice import DEFAULTS
 from strategies.core.budget import Budget
 from strategies.core.client_context import users_words
 from strategies.core.messages import Role

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 
 from proxy.errors import UpstreamUnavailable
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers.upstream import Upstream
+from proxy.servers.upstream.choice import Destination
 from proxy.tokens.models import StatedWindow
-from proxy.upstream import Upstream
-from proxy.upstream.choice import Destination
 from proxy.values import json_or_none, object_at, objects_at
 
 MIN_WINDOW, MAX_WINDOW = 256, 100_000_000  # a number outside these bounds is not a window

@@ -41,6 +41,7 @@ from proxy.protocols.replies import Items
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Reason
 from proxy.servers.refusals import NO_REFUSAL
+from proxy.servers.upstream import UpstreamReply
 from proxy.turn.ends import answered_here, answered_instead
 from proxy.turn.keep import note_failed, store_append
 from proxy.turn.layer import error_response
@@ -58,7 +59,6 @@ from proxy.turn.sending import (
     posted,
     session_after,
 )
-from proxy.upstream import UpstreamReply
 from strategies.core.client_compaction import marks_of
 
 if TYPE_CHECKING:

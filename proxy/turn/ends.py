@@ -36,12 +36,12 @@ from proxy.protocols.own_compactions import (
 from proxy.protocols.replies import Items, Json, JsonCapture
 from proxy.protocols.watching import WatchedReply
 from proxy.servers.refusals import Subject
+from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import Relay
 from proxy.turn.sending import headers_of
-from proxy.upstream import UpstreamReply, UpstreamRequest
 from proxy.values import objects_at
 from strategies.core.client_compaction import marks_of
 from strategies.core.messages import dump

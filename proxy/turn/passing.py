@@ -19,10 +19,10 @@ from proxy.http.headers import ENCODING, encode_headers, first
 from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
+from proxy.servers.upstream import UpstreamReply, UpstreamRequest
+from proxy.servers.upstream.choice import Destination, destination_of
 from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
 from proxy.turn.relay import Relay
-from proxy.upstream import UpstreamReply, UpstreamRequest
-from proxy.upstream.choice import Destination, destination_of
 from proxy.values import json_or_none, word_at
 
 GENERATING = frozenset(  # the first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked

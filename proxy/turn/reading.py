@@ -34,7 +34,7 @@ from proxy.http.paths import UNLISTED
 from proxy.log import LINE, RequestLine
 from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
-from proxy.upstream.choice import Destination, destination_of
+from proxy.servers.upstream.choice import Destination, destination_of
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them

@@ -28,8 +28,8 @@ from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_e
 from proxy.http.sse import between_events
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.watching import MAX_HELD, UsageRemover, WatchedReply
+from proxy.servers.upstream import UpstreamReply
 from proxy.turn.reading import ClientGone, ClientStream
-from proxy.upstream import UpstreamReply
 
 Settle = Callable[[], Awaitable[None] | None]
 """Called when a reply is complete. Returns an awaitable that stores what is still to be stored, or None."""

@@ -19,9 +19,9 @@ from proxy.protocols import compaction
 from proxy.protocols.replies import Capture
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
+from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
-from proxy.upstream import UpstreamReply, UpstreamRequest
 from strategies.dialects.messages import MESSAGES
 
 if TYPE_CHECKING:

@@ -139,7 +139,7 @@ def test_an_upstream_that_refuses_connections_is_502_in_openai_form(caplog: pyte
     # They tell what was decided, and the log why.
     assert [each.action for each in answers] == ["passed", "bypassed", None]
     assert answers[0].session == "s"
-    said = [each.getMessage() for each in caplog.records if each.name == "proxy.upstream"]
+    said = [each.getMessage() for each in caplog.records if each.name == "proxy.servers.upstream"]
     refused = f"the upstream {nowhere}/v1 gave no answer: The upstream cannot be reached: connection refused."
     assert said == [refused] * 3
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from proxy.errors import NoUpstream, SettingsError
+from proxy.servers.upstream.choice import DEFAULTS, Destination, destination_of, destinations, taking_credentials
 from proxy.settings import Settings, load_settings
 from proxy.settings.tables import PROTOCOLS
-from proxy.upstream.choice import DEFAULTS, Destination, destination_of, destinations, taking_credentials
 from tests.http.test_messages import HEADERS, Agent, reader
 from tests.http.test_native import head_of, lists, until_condensed
 from tests.http.test_overflow import numberless

@@ -25,12 +25,12 @@ from proxy.condensing.turn import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
+from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
 from proxy.turn import drive
-from proxy.upstream.choice import DEFAULTS
 from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
 from tests.http.strict import assert_stands, newest_round, problems, users

@@ -13,11 +13,11 @@ from proxy.condensing import account
 from proxy.condensing.recall import Injector
 from proxy.conversations.keeping import Keeper
 from proxy.errors import BadRequest, HistoryUnavailable
+from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
 from proxy.settings import load_settings
 from proxy.turn import drive
 from proxy.turn.sending import headers_of
-from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.driver import request
 from tests.support.signals import BOUND

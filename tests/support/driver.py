@@ -11,9 +11,9 @@ from typing import Any
 
 from proxy import controls
 from proxy.bodies.wire import ClientRequest
+from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
 from proxy.settings import Settings
-from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 
 Message = dict[str, Any]

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.asking import Asking, Caller, FinishedCall
+from proxy.servers.upstream import Upstream
+from proxy.servers.upstream.choice import Destination
 from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
-from proxy.upstream import Upstream
-from proxy.upstream.choice import Destination
 from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Effect, Result, Votes
 from tests.support.virtual_time import Clock
 

@@ -12,9 +12,9 @@ from proxy.asking import Completion, ModelCall, question_for
 from proxy.asking.dispatch import Caller, address_for, headers_for
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Question
+from proxy.servers.upstream import JsonReply
+from proxy.servers.upstream.choice import Destination
 from proxy.settings.tables import ModelRole, UpstreamEntry
-from proxy.upstream import JsonReply
-from proxy.upstream.choice import Destination
 from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Failure
 from tests.proxy.asking.support import ASK, CALLER
 

@@ -9,8 +9,8 @@ import pytest
 
 from proxy.commands.known_commands import CHATGPT, keeps_tool_search, pointed, upstreams_for
 from proxy.errors import CommandFailed
+from proxy.servers.upstream.choice import DEFAULTS, destinations
 from proxy.settings import Settings
-from proxy.upstream.choice import DEFAULTS, destinations
 
 URL = "http://127.0.0.1:1"
 OVERRIDE = ["-c", f'openai_base_url="{URL}/v1"']

@@ -17,11 +17,11 @@ from proxy.controls import Controls
 from proxy.protocols.chat import ChatCounter
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import LessonScope
+from proxy.servers.upstream import Upstream
+from proxy.servers.upstream.choice import DEFAULTS, Destination
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
 from proxy.tokens.counter import Tokenizers
-from proxy.upstream import Upstream
-from proxy.upstream.choice import DEFAULTS, Destination
 from strategies import parse
 from strategies.core.budget import Budget, Scale
 from strategies.core.condensation import Replayed

@@ -17,12 +17,12 @@ from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.servers.known import FIRST_LOOK
+from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers
 from proxy.turn import drive
-from proxy.upstream.choice import DEFAULTS
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore

@@ -15,7 +15,7 @@ from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.opening import MAX_HELD, open_reply
 from proxy.protocols.responses import RESPONSES_ENDPOINT
 from proxy.servers.refusals import NO_REFUSAL, Refusal
-from proxy.upstream import UpstreamReply
+from proxy.servers.upstream import UpstreamReply
 
 REFUSES = json.dumps({"error": {"message": "This model's maximum context length is 4096 tokens."}}).encode()
 EVENTS: Headers = [(b"content-type", b"text/event-stream")]

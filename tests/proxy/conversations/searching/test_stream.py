@@ -14,7 +14,7 @@ from proxy.protocols.chat import MAX_ARGUMENTS, ChatSplicer
 from proxy.protocols.hidden_calls import NO_ANSWER
 from proxy.protocols.messages import MessagesSplicer
 from proxy.protocols.responses import ResponsesSplicer
-from proxy.upstream.messages import MAX_READ, read_whole
+from proxy.servers.upstream.messages import MAX_READ, read_whole
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
 from tests.support.giants import giant, most_held

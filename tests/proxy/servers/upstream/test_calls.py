@@ -11,10 +11,10 @@ from itertools import pairwise
 import pytest
 
 from proxy.errors import UpstreamUnavailable
+from proxy.servers.upstream import MAX_ANSWER, Upstream, UpstreamRequest, server_of
+from proxy.servers.upstream.choice import Destination
+from proxy.servers.upstream.messages import sentence
 from proxy.settings.tables import UpstreamSettings, http_address
-from proxy.upstream import MAX_ANSWER, Upstream, UpstreamRequest, server_of
-from proxy.upstream.choice import Destination
-from proxy.upstream.messages import sentence
 from tests.support.packing import PACKS
 from tests.support.replies import Reply, hang, hang_up, raw
 from tests.support.signals import Signal

@@ -30,8 +30,8 @@ from yarl import URL
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, is_event_stream
+from proxy.servers.upstream.messages import timed_out, unreachable
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.messages import timed_out, unreachable
 
 IDLE = 4.0  # seconds that an idle connection is kept: less than the 5 s after which common servers close theirs
 ENDS_AFTER_STREAMS = 600.0

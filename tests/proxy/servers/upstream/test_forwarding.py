@@ -18,8 +18,8 @@ from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.opening import open_reply
+from proxy.servers.upstream import Upstream, UpstreamReply, UpstreamRequest, forwarding
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest, forwarding
 from tests.support.signals import BOUND
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

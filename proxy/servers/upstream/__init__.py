@@ -24,10 +24,10 @@ from proxy.http.encodings import ACCEPTED, NotDecodable, decoder_for
 from proxy.http.headers import Headers
 from proxy.http.paths import V1
 from proxy.quoting import redacted
+from proxy.servers.upstream.choice import Destination
+from proxy.servers.upstream.forwarding import Forwarder
+from proxy.servers.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, timed_out, unreachable
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.choice import Destination
-from proxy.upstream.forwarding import Forwarder
-from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, timed_out, unreachable
 
 __all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest", "server_of"]
 
