@@ -32,9 +32,9 @@ from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import ADMIN, Paths
 from proxy.http.server import Drain, Renew, ServerConfig, give_back_memory, use_one_heap
 from proxy.log import LINE, RequestLine, configure_logging
+from proxy.operator.routes import admin, livez, metrics, own, readyz, root
 from proxy.protocols import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.quoting import printable
-from proxy.routes import admin, livez, metrics, own, readyz, root
 from proxy.services import OTLP, open_services
 from proxy.settings import Settings
 from proxy.store.base import Store
@@ -209,7 +209,7 @@ async def _dashboard(request: Request) -> Response:
 
 
 def _load_dashboard() -> Callable[[Request], Awaitable[Response]]:
-    from proxy.dashboard import dashboard  # noqa: PLC0415
+    from proxy.operator.dashboard import dashboard  # noqa: PLC0415
 
     return dashboard
 

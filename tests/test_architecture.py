@@ -48,14 +48,14 @@ ONLY_IMPORTERS = {
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/", "proxy/__init__.py",
-    "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py",
+    "proxy/quoting.py", "proxy/operator/__init__.py", "proxy/operator/plots.py", "proxy/reasons.py", "proxy/values.py",
     "proxy/errors.py",
     "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/settings/", "proxy/http/", "proxy/servers/upstream/",
     "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/conversations/",
     "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",
-    "proxy/routes.py", "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
+    "proxy/operator/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip
 

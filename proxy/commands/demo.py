@@ -25,7 +25,7 @@ from proxy.cli import FAILED, OK
 from proxy.commands.options import positive, strategy, window
 from proxy.commands.progress import Progress
 from proxy.conversations.totals import figures
-from proxy.plots import Line, html_table, line_plot
+from proxy.operator.plots import Line, html_table, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
 from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends

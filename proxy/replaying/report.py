@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS
 from proxy.conversations.totals import money
-from proxy.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
+from proxy.operator.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
 from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.servers.windows import Window
 from proxy.settings.tables import BUNDLED_CURRENCY
@@ -286,7 +286,7 @@ def page(replayed: ReplayResults) -> str:
 
 def html_page(name: str, verdict: str, title: str, parts: Iterable[str]) -> str:
     """A page that needs nothing else; `parts` are HTML, the rest is text."""
-    style = files("proxy").joinpath("dashboard/static/style.css").read_text("utf-8")
+    style = files("proxy").joinpath("operator/dashboard/static/style.css").read_text("utf-8")
     texts = {"name": escape(name), "verdict": escape(verdict), "title": f"<p>{escape(title)}</p>" if title else ""}
     return _PAGE.format(style=style, parts="\n".join(parts), **texts)
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from proxy.commands.sessions import lines_of
-from proxy.dashboard import overview
+from proxy.operator.dashboard import overview
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, is_valid_cookie, new_code, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore

@@ -2,7 +2,7 @@
 
 import re
 
-from proxy.plots import HEIGHT, LEFT, TOP, Column, Line, Series, column_plot, line_plot
+from proxy.operator.plots import HEIGHT, LEFT, TOP, Column, Line, Series, column_plot, line_plot
 
 
 def labels(plot: str) -> list[str]:

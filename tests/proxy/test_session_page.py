@@ -6,8 +6,8 @@ from typing import Any
 
 from proxy.bodies.measure import Precision
 from proxy.conversations.requests import RequestRecord
-from proxy.dashboard.session import branch_of, plot, window_of
-from proxy.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH
+from proxy.operator.dashboard.session import branch_of, plot, window_of
+from proxy.operator.plots import BOTTOM, HEIGHT, LEFT, TOP, WIDTH
 from proxy.reasons import Action, Trigger
 from tests.proxy.remembered import record
 

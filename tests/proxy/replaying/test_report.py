@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from proxy.condensing.policy import RATIOS
-from proxy.plots import Bar, Line, bar_plot, line_plot
+from proxy.operator.plots import Bar, Line, bar_plot, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import (
     ForwardedMessage,

@@ -31,11 +31,11 @@ from proxy.callers.operators import UNKNOWN, Operator
 from proxy.controls import Controls
 from proxy.conversations.admin import ShownSession
 from proxy.conversations.totals import notices, sentence
-from proxy.dashboard import overview, session
 from proxy.errors import BadRequest
 from proxy.log import LINE
+from proxy.operator.dashboard import overview, session
+from proxy.operator.routes import check_role, read_body, readiness
 from proxy.protocols.chat import ChatCounter
-from proxy.routes import check_role, read_body, readiness
 from proxy.servers import LessonScope
 from proxy.services import Services
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, form_mac, is_valid_code, is_valid_cookie, new_cookie

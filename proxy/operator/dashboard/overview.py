@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.conversations.requests import RequestRecord
-from proxy.plots import Column, Series, column_plot
+from proxy.operator.plots import Column, Series, column_plot
 from proxy.reasons import Action
 
 NEWEST = 15  # sessions on the overview

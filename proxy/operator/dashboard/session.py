@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from proxy.conversations.requests import RequestRecord
-from proxy.plots import Line, Mark, line_plot
+from proxy.operator.plots import Line, Mark, line_plot
 from proxy.reasons import Action, Trigger
 from strategies.core.budget import Budget, Cause
 from strategies.core.condensation import Condensation

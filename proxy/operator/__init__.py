@@ -1,0 +1,1 @@
+"""What operators see: pages, plots, and the API of the administration."""
