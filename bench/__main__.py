@@ -15,7 +15,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from proxy.replaying.report import markdown
+from proxy.commands.replaying.report import markdown
 
 NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption")
 

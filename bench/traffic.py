@@ -27,7 +27,7 @@ import httptools
 import uvloop
 
 from bench.stub import REPLY
-from proxy.replaying.recorded import Conversation, in_protocol
+from proxy.commands.replaying.recorded import Conversation, in_protocol
 from strategies.dialects.chat import CHAT
 from tests.support.histories import Message, agent_history, long_history
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from proxy.asking import Caller, Roles
+from proxy.commands.replaying.models import ScriptedSummarizer
+from proxy.commands.replaying.play import RecordedClient, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation, load
 from proxy.condensing.turn import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
-from proxy.replaying.models import ScriptedSummarizer
-from proxy.replaying.play import RecordedClient, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation, load
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers

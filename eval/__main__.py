@@ -19,9 +19,9 @@ from pathlib import Path
 from eval import arms, created, depth, hermes, languages, needs, quoted, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
+from proxy.commands.replaying.recorded import Unreadable
+from proxy.commands.replaying.report import markdown
 from proxy.protocols.chat import ChatCounter
-from proxy.replaying.recorded import Unreadable
-from proxy.replaying.report import markdown
 from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import TokenCounter
 from tests.support.data import LONG, SHORT

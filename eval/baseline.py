@@ -11,10 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from proxy.commands.replaying.measures import (
+    ForwardedMessage,
+    ReplayedConversation,
+    ReplayedRequest,
+    common_prefix,
+    size,
+)
+from proxy.commands.replaying.play import Player, kept_in, request_ends
+from proxy.commands.replaying.recorded import Conversation, Message
 from proxy.reasons import Action
-from proxy.replaying.measures import ForwardedMessage, ReplayedConversation, ReplayedRequest, common_prefix, size
-from proxy.replaying.play import Player, kept_in, request_ends
-from proxy.replaying.recorded import Conversation, Message
 from strategies.core.messages import Role
 
 STEPS = 3

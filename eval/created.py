@@ -16,7 +16,7 @@ from typing import NamedTuple
 from eval import needs
 from eval.rules import digest
 from eval.views import in_processes, said, stands
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from tests.support.data import SHORT
 
 LABELS = Path(__file__).with_name("created_labels.csv")

@@ -14,8 +14,8 @@ from statistics import mean
 
 from eval import created, needs, quoted
 from eval.views import in_processes
-from proxy.replaying.recorded import Conversation
-from proxy.replaying.report import markdown
+from proxy.commands.replaying.recorded import Conversation
+from proxy.commands.replaying.report import markdown
 from strategies import DEFAULT
 from tests.support.data import SHORT
 

@@ -20,10 +20,10 @@ from statistics import mean
 from typing import NamedTuple
 
 from eval.views import grown, in_processes, proxy_for, said, stands, values_of, window_of
-from proxy.replaying.measures import ForwardedMessage, size
-from proxy.replaying.play import request_ends
-from proxy.replaying.recorded import Conversation
-from proxy.replaying.report import markdown
+from proxy.commands.replaying.measures import ForwardedMessage, size
+from proxy.commands.replaying.play import request_ends
+from proxy.commands.replaying.recorded import Conversation
+from proxy.commands.replaying.report import markdown
 from strategies import DEFAULT
 from tests.support.data import FOLDER
 

@@ -19,8 +19,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from eval.views import flat, grown, in_processes, last_view, proxy_for, record_in, said, sparse_ends, values_of
-from proxy.replaying.recorded import Conversation, Message
-from proxy.replaying.report import markdown
+from proxy.commands.replaying.recorded import Conversation, Message
+from proxy.commands.replaying.report import markdown
 
 DATA = Path(__file__).with_name("languages.toml")
 LANGUAGES = ("en", "zh", "de", "es", "fr", "ja", "ko", "ru")

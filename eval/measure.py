@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from proxy.replaying import recorded
-from proxy.replaying.recorded import Conversation, Question
+from proxy.commands.replaying import recorded
+from proxy.commands.replaying.recorded import Conversation, Question
 from strategies.core.ledger import break_labels
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eval.measure import Figure
-from proxy.replaying.measures import ReplayedRequest
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation, load
-from proxy.replaying.report import markdown
+from proxy.commands.replaying.measures import ReplayedRequest
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation, load
+from proxy.commands.replaying.report import markdown
 from proxy.settings import Settings
 from strategies import DEFAULT
 from tests.support.data import LONG, SHORT

@@ -18,11 +18,11 @@ from typing import NamedTuple
 from eval import memory
 from eval.measure import Figure
 from eval.views import grown, in_processes, proxy_for, said, stands, values_of, window_of
-from proxy.replaying import recorded
-from proxy.replaying.measures import size
-from proxy.replaying.play import request_ends
-from proxy.replaying.recorded import Conversation
-from proxy.replaying.report import markdown
+from proxy.commands.replaying import recorded
+from proxy.commands.replaying.measures import size
+from proxy.commands.replaying.play import request_ends
+from proxy.commands.replaying.recorded import Conversation
+from proxy.commands.replaying.report import markdown
 from strategies import DEFAULT
 from tests.support.data import SHORT
 

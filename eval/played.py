@@ -18,11 +18,11 @@ from langchain_core.messages import BaseMessage, convert_to_messages, trim_messa
 
 from eval import baseline
 from eval.measure import Figure, tally
-from proxy.replaying.measures import Summary, summarize
-from proxy.replaying.models import RealModels
-from proxy.replaying.play import Player, Playing, open_replay_proxy, said_in, text_of
-from proxy.replaying.recorded import Conversation, Message, load
-from proxy.replaying.report import HEAD, markdown, row
+from proxy.commands.replaying.measures import Summary, summarize
+from proxy.commands.replaying.models import RealModels
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, said_in, text_of
+from proxy.commands.replaying.recorded import Conversation, Message, load
+from proxy.commands.replaying.report import HEAD, markdown, row
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies import DEFAULT

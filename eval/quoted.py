@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eval.views import flat, grown, in_processes, proxy_for, record_in, sparse_ends, values_of, window_of
-from proxy.replaying import recorded
-from proxy.replaying.recorded import Conversation, Message
-from proxy.replaying.report import markdown
+from proxy.commands.replaying import recorded
+from proxy.commands.replaying.recorded import Conversation, Message
+from proxy.commands.replaying.report import markdown
 from strategies.dialects.chat import content_text
 from tests.support.data import SHORT
 

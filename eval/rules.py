@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from eval.measure import Figure
 from eval.views import MODEL, flat, in_processes, last_view, proxy_for, said, sparse_ends
+from proxy.commands.replaying import recorded
+from proxy.commands.replaying.recorded import Conversation, Message
+from proxy.commands.replaying.report import markdown
 from proxy.protocols.chat import ChatCounter
-from proxy.replaying import recorded
-from proxy.replaying.recorded import Conversation, Message
-from proxy.replaying.report import markdown
 from strategies.core.messages import TokenCounter
 from tests.support.data import SHORT
 

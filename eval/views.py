@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from proxy.replaying.measures import ForwardedMessage
-from proxy.replaying.models import ScriptedSummarizer
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation, Message
+from proxy.commands.replaying.measures import ForwardedMessage
+from proxy.commands.replaying.models import ScriptedSummarizer
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation, Message
 from proxy.settings import Settings
 from proxy.values import json_or_none
 from strategies import DEFAULT

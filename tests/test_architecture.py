@@ -55,7 +55,7 @@ FLOORS = (
     "proxy/servers/", "proxy/protocols/", "proxy/callers/", "proxy/bodies/", "proxy/asking/", "proxy/conversations/",
     "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/tracing.py", "proxy/services.py", "proxy/turn/",
-    "proxy/operator/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
+    "proxy/operator/", "proxy/app.py", "proxy/cli.py", "proxy/commands/replaying/", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip
 
@@ -221,7 +221,7 @@ WIRE = {
     *("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "stop_reason", "content_block"),
 }
 """Members of requests, replies and events in one protocol or another."""
-KNOW_CHAT = ("strategies/dialects/", "proxy/protocols/", "proxy/replaying/", "proxy/commands/")
+KNOW_CHAT = ("strategies/dialects/", "proxy/protocols/", "proxy/commands/replaying/", "proxy/commands/")
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bench.pictures.svg import block, picture, text
 from bench.processes import serving
 from proxy.commands.demo import WINDOW, load
-from proxy.replaying.play import request_ends
+from proxy.commands.replaying.play import request_ends
 
 ROOT = Path(__file__).parents[2]
 SHOWN = f"CONDENSER_WINDOW={WINDOW} condenser wrap -- python agent.py"

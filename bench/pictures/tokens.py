@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from bench.pictures.svg import Axes, cross, line, picture, ring, text
-from proxy.replaying.measures import ReplayedRequest
+from proxy.commands.replaying.measures import ReplayedRequest
 from strategies.core.budget import Budget
 
 WIDTH, HEIGHT = 860, 400

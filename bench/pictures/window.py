@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bench.pictures.svg import block, line, lines_of_text, picture, text
 from proxy.commands.demo import WINDOW, load
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from strategies import DEFAULT

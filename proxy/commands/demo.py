@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 from proxy.cli import FAILED, OK
 from proxy.commands.options import positive, strategy, window
 from proxy.commands.progress import Progress
+from proxy.commands.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation, Message, Question, in_protocol
+from proxy.commands.replaying.report import grid, html_page
 from proxy.conversations.totals import figures
 from proxy.operator.plots import Line, html_table, line_plot
 from proxy.reasons import Action
-from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation, Message, Question, in_protocol
-from proxy.replaying.report import grid, html_page
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from strategies import DEFAULT

@@ -29,9 +29,9 @@ from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
-    from proxy.replaying.measures import ReplayedConversation
-    from proxy.replaying.recorded import Conversation
-    from proxy.replaying.report import ReplayResults
+    from proxy.commands.replaying.measures import ReplayedConversation
+    from proxy.commands.replaying.recorded import Conversation
+    from proxy.commands.replaying.report import ReplayResults
     from proxy.services import Services
 
 WINDOW = 8_192
@@ -69,8 +69,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each strategy; returns 2 if the file cannot be read."""
-    from proxy.replaying.recorded import Unreadable
-    from proxy.replaying.report import document, page, table
+    from proxy.commands.replaying.recorded import Unreadable
+    from proxy.commands.replaying.report import document, page, table
 
     try:
         conversations = _loaded(arguments.files)[: arguments.limit]
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _loaded(paths: Sequence[Path]) -> Sequence[Conversation]:
     """The conversations of all files; a file without one among others is named and left out."""
-    from proxy.replaying.recorded import Empty, load
+    from proxy.commands.replaying.recorded import Empty, load
 
     found: list[Conversation] = []
     empty: list[Empty] = []
@@ -113,10 +113,10 @@ def _recorded_model(conversations: Sequence[Conversation]) -> str:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.replaying.measures import summarize
-    from proxy.replaying.models import RealModels, prices_of
-    from proxy.replaying.play import Player, Playing, open_replay_proxy
-    from proxy.replaying.report import ReplayResults
+    from proxy.commands.replaying.measures import summarize
+    from proxy.commands.replaying.models import RealModels, prices_of
+    from proxy.commands.replaying.play import Player, Playing, open_replay_proxy
+    from proxy.commands.replaying.report import ReplayResults
     from proxy.servers import LessonScope
     from proxy.tokens.counter import Tokenizers
 
@@ -191,7 +191,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _check_asked(roles: Mapping[str, str], services: Services, arguments: argparse.Namespace) -> None:
     """Raises `SettingsError` for a model without a name, and for one without prices if the cost is bounded."""
-    from proxy.replaying.models import prices_of
+    from proxy.commands.replaying.models import prices_of
 
     for role in roles:
         model = getattr(services.settings, role).model or arguments.model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.waiting import ANSWER, chosen, measure, passing, row, verdict
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from tests.support.histories import agent_history, long_history
 from tests.support.virtual_time import PassingTime
 

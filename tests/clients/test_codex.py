@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.play import request_ends
-from proxy.replaying.recorded import load
+from proxy.commands.replaying.play import request_ends
+from proxy.commands.replaying.recorded import load
 from tests.clients import agents
 from tests.clients.guides import Guides
 from tests.http.test_responses import SUMMARY

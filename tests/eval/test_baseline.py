@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval import baseline
-from proxy.replaying.measures import ReplayedConversation
-from proxy.replaying.play import Player, open_replay_proxy
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.measures import ReplayedConversation
+from proxy.commands.replaying.play import Player, open_replay_proxy
+from proxy.commands.replaying.recorded import Conversation
 from proxy.settings import load_settings
 from tests.support.transcripts import assistant, call, tool, user
 

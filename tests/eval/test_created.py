@@ -6,7 +6,7 @@ from typing import Any
 from eval import created
 from eval.created import Created, Label
 from eval.rules import digest
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from tests.support.transcripts import assistant, call, tool, user
 
 

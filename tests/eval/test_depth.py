@@ -7,7 +7,7 @@ import pytest
 
 from eval import depth, needs
 from eval.needs import Arm, Cut
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from tests.support.transcripts import assistant, call, tool, user
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from eval import needs
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from strategies import DEFAULT
 from tests.support.transcripts import assistant, call, tool, user
 

@@ -3,9 +3,9 @@
 import pytest
 
 from eval.played import AUTO, PARTS, WINDOW, carried, costs, part_of
-from proxy.replaying.play import said_in
-from proxy.replaying.recorded import Conversation
-from tests.proxy.replaying.test_play import questions_and_answers
+from proxy.commands.replaying.play import said_in
+from proxy.commands.replaying.recorded import Conversation
+from tests.proxy.commands.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion
 from tests.support.stage import MORE

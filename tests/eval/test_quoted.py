@@ -4,7 +4,7 @@ import asyncio
 
 from eval import quoted
 from eval.quoted import Fault, Said, Unit, faults, is_told, units
-from proxy.replaying.recorded import Conversation
+from proxy.commands.replaying.recorded import Conversation
 from tests.support.transcripts import assistant, user
 
 WRAPPED = "Back to the names, it isn't entirely and in every case\nclear to me how the site was found. Go on."

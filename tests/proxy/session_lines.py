@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.bodies.wire import ClientRequest
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.attempt import Turn
 from proxy.condensing.turn import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
 from proxy.settings import Settings

@@ -17,9 +17,9 @@ from proxy import controls
 from proxy.app import create_app
 from proxy.bodies.scanning import DEFAULT_BOUNDS
 from proxy.bodies.wire import ClientRequest
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.turn import Decision
 from proxy.reasons import Action
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

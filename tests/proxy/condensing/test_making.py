@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from proxy.asking import Caller, Roles
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.account import Timing
 from proxy.condensing.preparing import VoteRound
 from proxy.condensing.turn import Decision
 from proxy.conversations.codec import encode_condensation, record_name
 from proxy.conversations.session import session_key
 from proxy.reasons import Action
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.bodies.wire import ClientRequest
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import MAX_HELD
@@ -16,7 +17,6 @@ from proxy.condensing.traits import DECODERS
 from proxy.conversations.codec import Records
 from proxy.conversations.session import session_key
 from proxy.reasons import Action, Trigger
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.base import StoreKey

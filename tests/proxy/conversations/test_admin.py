@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from proxy.callers.operators import Operators
 from proxy.commands.proxy_client import NOT_STORED
+from proxy.commands.replaying.recorded import load
 from proxy.commands.sessions import lines_of
 from proxy.conversations.admin import Admin, session_document
 from proxy.conversations.histories import StoredHistory
 from proxy.conversations.session import Session
 from proxy.conversations.stored import StoredSessions
-from proxy.replaying.recorded import load
 from proxy.settings import Settings
 from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store

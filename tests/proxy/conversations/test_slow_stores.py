@@ -10,12 +10,12 @@ import pytest
 
 from proxy import controls
 from proxy.bodies.wire import ClientRequest
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.attempt import Turn
 from proxy.conversations.session import session_key
 from proxy.conversations.stored import LAST_SHARE
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.servers.known import FIRST_LOOK
 from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services

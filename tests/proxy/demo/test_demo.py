@@ -11,9 +11,9 @@ import pytest
 
 from proxy.cli import FAILED, OK, USAGE, main
 from proxy.commands.demo import first, is_planted, load
+from proxy.commands.replaying.play import request_ends
+from proxy.commands.replaying.recorded import Conversation
 from proxy.protocols.chat import ChatCounter
-from proxy.replaying.play import request_ends
-from proxy.replaying.recorded import Conversation
 from proxy.tokens.counter import Tokenizers
 
 WINDOW = 3_072

@@ -11,6 +11,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.bodies.wire import ClientRequest
+from proxy.commands.replaying.models import ScriptedSummarizer
 from proxy.condensing.attempt import Turn
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.traits import DECODERS
@@ -20,7 +21,6 @@ from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.replies import Usage
 from proxy.protocols.watching import WatchedReply
 from proxy.reasons import Action, Trigger
-from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -7,10 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from proxy.condensing.policy import RATIOS
-from proxy.operator.plots import Bar, Line, bar_plot, line_plot
-from proxy.reasons import Action
-from proxy.replaying.measures import (
+from proxy.commands.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
@@ -19,8 +16,11 @@ from proxy.replaying.measures import (
     common_prefix,
     summarize,
 )
-from proxy.replaying.recorded import Question
-from proxy.replaying.report import ReplayResults, document, grid, markdown, page, table, verdict
+from proxy.commands.replaying.recorded import Question
+from proxy.commands.replaying.report import ReplayResults, document, grid, markdown, page, table, verdict
+from proxy.condensing.policy import RATIOS
+from proxy.operator.plots import Bar, Line, bar_plot, line_plot
+from proxy.reasons import Action
 from proxy.servers.windows import Window
 from strategies.core.economics import Prices
 

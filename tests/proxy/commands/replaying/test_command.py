@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.cli import main
-from tests.proxy.replaying.test_play import questions_and_answers
+from tests.proxy.commands.replaying.test_play import questions_and_answers
 from tests.support.data import MISSING, SHORT
 from tests.support.stage import chat
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from proxy.commands.replaying.models import scripted_answer, scripted_lines, scripted_votes, stage_is_done
 from proxy.protocols.chat import ChatCounter
-from proxy.replaying.models import scripted_answer, scripted_lines, scripted_votes, stage_is_done
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.effects import Ask, Ballot
 from strategies.core.summary import CARD_TOKENS

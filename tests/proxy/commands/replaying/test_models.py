@@ -8,7 +8,7 @@ import pytest
 
 from proxy.cli import main
 from proxy.settings import CONFIG_VARIABLE
-from tests.proxy.replaying.test_play import questions_and_answers
+from tests.proxy.commands.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import completion, error
 from tests.support.stage import MORE

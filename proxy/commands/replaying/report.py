@@ -14,10 +14,10 @@ from itertools import accumulate, takewhile
 from textwrap import fill
 from typing import Any, NamedTuple
 
+from proxy.commands.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.condensing.policy import RATIOS
 from proxy.conversations.totals import money
 from proxy.operator.plots import Bar, Line, Mark, bar_plot, html_table, line_plot
-from proxy.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.servers.windows import Window
 from proxy.settings.tables import BUNDLED_CURRENCY
 from strategies.core.economics import Prices

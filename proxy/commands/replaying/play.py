@@ -16,19 +16,19 @@ from proxy.bodies import wire
 from proxy.bodies.message_cache import MessageCache
 from proxy.bodies.scanning import DEFAULT_BOUNDS
 from proxy.bodies.wire import ClientRequest
-from proxy.condensing.policy import Policy
-from proxy.errors import ContextLengthExceeded
-from proxy.http.headers import Headers
-from proxy.protocols.chat import ChatCounter
-from proxy.replaying.measures import (
+from proxy.commands.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
     common_prefix,
     size,
 )
-from proxy.replaying.models import ScriptedSummarizer
-from proxy.replaying.recorded import Conversation, Message, Question
+from proxy.commands.replaying.models import ScriptedSummarizer
+from proxy.commands.replaying.recorded import Conversation, Message, Question
+from proxy.condensing.policy import Policy
+from proxy.errors import ContextLengthExceeded
+from proxy.http.headers import Headers
+from proxy.protocols.chat import ChatCounter
 from proxy.servers import LessonScope
 from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import open_services

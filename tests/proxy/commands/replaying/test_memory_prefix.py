@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation
 from proxy.protocols import endpoint_named
 from proxy.protocols.endpoint import Endpoint
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation
 from proxy.settings import Settings
 from strategies import TABLE
 

@@ -9,10 +9,10 @@ import pytest
 from proxy.bodies.message_cache import MessageCache
 from proxy.bodies.wire import Body
 from proxy.commands.demo import load
+from proxy.commands.replaying.measures import ReplayedConversation, ReplayedRequest
+from proxy.commands.replaying.play import Player, Playing, RecordedClient, open_replay_proxy, request_ends
+from proxy.commands.replaying.recorded import Conversation, Question, in_protocol
 from proxy.reasons import Action
-from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
-from proxy.replaying.play import Player, Playing, RecordedClient, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation, Question, in_protocol
 from proxy.settings import load_settings
 from strategies.core.economics import Prices
 from tests.support import strict_messages, strict_responses

@@ -21,12 +21,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxy.commands.replaying.session_files import bodies_in
 from proxy.protocols import endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint, MalformedElement
 from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT
-from proxy.replaying.session_files import bodies_in
 from proxy.values import json_or_none, word_at
 from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text
 from strategies.dialects.responses import RESPONSES

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.play import request_ends
-from proxy.replaying.recorded import Conversation, Empty, Unreadable, load
+from proxy.commands.replaying.play import request_ends
+from proxy.commands.replaying.recorded import Conversation, Empty, Unreadable, load
 
 Line = dict[str, Any]
 

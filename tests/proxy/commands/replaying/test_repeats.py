@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from eval import baseline
-from proxy.replaying.measures import ReplayedConversation, Summary, size, summarize
-from proxy.replaying.play import Player, Playing, open_replay_proxy
-from proxy.replaying.recorded import Conversation, Message
+from proxy.commands.replaying.measures import ReplayedConversation, Summary, size, summarize
+from proxy.commands.replaying.play import Player, Playing, open_replay_proxy
+from proxy.commands.replaying.recorded import Conversation, Message
 from proxy.settings import load_settings
 
 PARALLEL = 5

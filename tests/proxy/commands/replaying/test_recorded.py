@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.recorded import Conversation, Question, Unreadable, load
+from proxy.commands.replaying.recorded import Conversation, Question, Unreadable, load
 
 HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 BYE = [{"role": "user", "content": "bye"}, {"role": "assistant", "content": "good-bye"}]
