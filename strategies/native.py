@@ -3,8 +3,8 @@
 Reasoning is bound to what stood before it, so a summary that a client or a proxy writes costs all of it. The vendor's
 own compaction does not: the server knows what it stands for. That holds only if the messages that were kept follow it
 directly and unchanged. So the cut is the list of an earlier request, whose reply is the first message that is kept, and
-everything else that must stay goes behind what is kept (`View.unplaced`): the ledger, the first user message, pins, and
-a last user message that was covered.
+everything else that must stay goes before the newest question or, inside a turn, behind the newest round
+(`View.unplaced`): the ledger, the first user message, pins, and a last user message that was covered.
 
 The head is opaque: only its maker can read it. The ledger is therefore made anew, from all the messages that the head
 stands for, and other strategies begin with those messages again. docs/internals/strategies.md has the forms of the

@@ -16,7 +16,7 @@ class PieceKind(Enum):
     PATCH = "patch"
     MEMORY = "memory"
     OPAQUE = "opaque"  # a vendor's own compaction, as it came
-    CARRIED = "carried"  # what must not get lost under an opaque head; it stands behind the messages that were kept
+    CARRIED = "carried"  # what must not get lost under an opaque head; it stands before the newest question
 
 
 @dataclass(frozen=True, slots=True)

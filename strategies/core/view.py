@@ -394,17 +394,26 @@ class View:
         return min(behind, default=_place_of_carried(self.transcript, self.covered_count))
 
     def _in_order(self, behind: int) -> list[Message]:
-        """The messages in order; `behind` is the chain index where the system messages of the covered span go."""
+        """The messages in order; `behind` is the chain index where the system messages of the covered span go.
+
+        Where something is carried, system messages follow it: those that may only follow a user message do so, and a
+        client's signal that must end the list (`compaction_trigger`) still ends it.
+        """
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered_count else behind].append(system)
         end = self._end_of_turn_in_head
         placed = [*waiting.pop(0, ()), *[item.message for item in self.front[:end]]]
         placed += waiting.pop(self.covered_count, ())
+        due: Sequence[Message] = ()
         for i, item in enumerate(self.front[end:], end):
+            if due and not is_carried(item.piece):
+                placed += due
+                due = ()
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
-                placed += waiting.pop(item.piece.source + 1, ())
+                due = waiting.pop(item.piece.source + 1, ())
+        placed += due
         done, chain = self.own_from, self.transcript.chain
         for place in sorted(waiting):
             placed += chain[done:place]
@@ -434,7 +443,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
     The head shows pinned messages even if it was made before the pin. Behind an opaque head, what is carried stands at
-    the place where the view first had it (`View.unplaced`), and at the end of the list until it has one.
+    the place where the view first had it (`View.unplaced`); until it has one, before the question that the list ends
+    with, or else at the end of the list.
 
     A patch belongs to the message before it, and what is carried may follow the last one. A head that covers that
     message was made with the patch in place, so the patch is not inserted again, unless it was placed behind that head.
@@ -475,10 +485,17 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
 
 
 def _place_of_carried(transcript: Transcript, covered: int) -> int:
-    """Where a view places what is carried: at its end, but not behind a reply that the client has begun."""
+    """Where a view first places what is carried, as a chain index.
+
+    If the list ends with a question, it goes directly before it: no reply was thought behind that yet, and the model
+    reads the question last. Inside a turn it goes behind the newest round. It never goes behind a reply that the client
+    has begun, nor between the head and the first message behind it.
+    """
     chain = transcript.chain
     ends = (i for i in range(len(chain), covered, -1) if chain[i - 1].role is not Role.ASSISTANT)
-    return next(ends, len(chain))
+    end = next(ends, len(chain))
+    is_before_question = covered < end - 1 and chain[end - 1].role is Role.USER
+    return end - is_before_question
 
 
 def _carried(

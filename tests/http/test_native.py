@@ -211,6 +211,8 @@ def test_memory_finds_what_the_compaction_covers() -> None:
         sent = lists(upstream)[-1]
         assert head_of(sent)
         assert "4711-QX" in json.dumps(sent)
+        assert sent[-1] == said[-1]
+        assert "[Condensed history]" in json.dumps(sent[-4:-1])
 
 
 # -- Responses -----------------------------------------------------------------------------------------------

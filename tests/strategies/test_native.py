@@ -8,6 +8,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import Compact, Effect, Failure, Result
 from strategies.core.errors import StrategyError
+from strategies.core.messages import Role
 from strategies.core.pieces import PieceKind
 from strategies.core.plan import head_pieces
 from strategies.core.requirement import Requirement
@@ -68,6 +69,37 @@ def test_ledger_and_task_stand_behind_what_is_kept_and_stay_there_when_the_conve
     later = grown(first, 14, patched=first)
     assert later.to_json().startswith(first.to_json()[:-1])
     assert later.unplaced is None
+
+
+@pytest.mark.parametrize("more", [[], [user("Here is the file.")]], ids=["one message", "and one before it"])
+def test_a_list_that_ends_with_a_question_still_does_and_three_turns_later_its_bytes_stand(more: list[Body]) -> None:
+    asked = [*conversation(12), assistant("It is done."), *more, user("And now the tests?")]
+    first = condensed("native", view_of(asked), BUDGET)
+    assert first.messages[-1].body == asked[-1]
+    assert texts(first)[-2:] == [TASK, "And now the tests?"]
+    assert "[Condensed history]" in texts(first)[-3]
+    assert first.items[first.head_size].intact
+    assert first.messages[first.head_size].role is Role.ASSISTANT
+    place, said = first.unplaced, asked
+    assert place is not None
+    before = first
+    for turn in range(3):
+        said = [*said, assistant("Written."), user(f"Question {turn}.")]
+        later = fold(transcript_of(said).having(patches=(place,)), (overlay_of(first),), 0, WORDS)
+        assert later.to_json().startswith(before.to_json()[:-1])
+        assert later.unplaced is None
+        assert later.messages[-1].body == said[-1]
+        before = later
+    again = condensed("native", before, BUDGET.with_goal(900))
+    assert again.covered_count > first.covered_count
+    assert texts(again)[-1] == "Question 2."
+
+
+def test_a_signal_of_the_client_behind_the_newest_round_still_ends_the_list() -> None:
+    signal = {"role": "developer", "content": "Compact now."}
+    first = condensed("native", view_of([*conversation(12), signal]), BUDGET)
+    assert texts(first)[-1] == "Go on."
+    assert first.messages[-1].body == signal
 
 
 def test_without_a_place_it_stands_at_the_end_but_before_a_reply_that_the_client_has_begun() -> None:
