@@ -15,7 +15,7 @@ WORD = re.compile(r"[a-z]+(-[a-z]+)*")
 VOTING = ROOT / "strategies" / "dynacontext.py"  # why no vote is held is told in the session
 GIVEN = [
     *({*(ROOT / "strategies").rglob("*.py"), *(ROOT / "proxy" / "asking").glob("*.py")} - {VOTING}),
-    ROOT / "proxy" / "sessions" / "recognition.py",
+    ROOT / "proxy" / "conversations" / "recognition.py",
     ROOT / "proxy" / "condensing" / "making.py",
 ]
 CALLS = re.compile(
