@@ -44,7 +44,7 @@ def is_heading(line: str) -> bool:
 def record(source: Covered, cap: int, counter: TokenCounter, *, chinese: bool) -> str:
     """The record in at most `cap` tokens; "" if nothing fits."""
     titles = _CHINESE if chinese else _ENGLISH
-    told = (_done(source), _errors(source), _looked(source), _left(source, cap // LARGE, counter))
+    told = (_done(source), _errors(source), _looked(source, cap // 2, counter), _left(source, cap // LARGE, counter))
     sections = [_Section(title, found, counter) for title, found in zip(titles, told, strict=False)]
     spare = sum(int(cap * share) - part.fit(int(cap * share)) for part, share in zip(sections, _SHARES, strict=False))
     for part in sections:  # What one leaves goes to the first that needs it.
@@ -90,8 +90,8 @@ def _done(source: Covered) -> Iterator[_Line]:
         yield _Line((act.has_failed, not act.is_used_later, not act.has_created, -score, -index), index, f"- {text}")
 
 
-def _looked(source: Covered) -> Iterator[_Line]:
-    """A line for each tool that looked something up, with what it was used on last."""
+def _looked(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line]:
+    """A line for each tool that looked something up, with what it was used on last, as far as `most` tokens hold it."""
     used: dict[str, dict[str, int]] = {}
     for index, act in source.actions:
         if not act.changes:
@@ -100,6 +100,8 @@ def _looked(source: Covered) -> Iterator[_Line]:
             of[act.on] = index
     for tool, targets in used.items():
         listed = list(targets)[-_TARGETS:]
+        while len(listed) > 1 and counter.text(f"- {tool}: {', '.join(listed)}") > most:
+            listed = listed[len(listed) // 2 :]
         yield _Line((-max(targets.values()),), max(targets.values()), f"- {tool}: {', '.join(listed)}")
 
 

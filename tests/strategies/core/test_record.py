@@ -94,6 +94,12 @@ def test_a_record_keeps_within_its_cap(cap: int) -> None:
     assert WORDS.text(made(*bodies, *said, cap=cap)) <= cap
 
 
+def test_in_little_room_a_tools_last_targets_stand() -> None:
+    text = made(*(each for n in range(14) for each in run(n, {"path": f"/f{n}"}, words(40), "read")), cap=30)
+    assert text.startswith("Looked at:\n- read: ")
+    assert text.endswith("/f13")
+
+
 def test_in_chinese_its_headings_are_chinese() -> None:
     text = made(*run(1, {"name": "工作"}, "好"), assistant("已经修好了。"), chinese=True)
     assert text == "做过的事：\n- run: 工作\n\n助手说过的话：\n> 已经修好了。"
