@@ -22,11 +22,11 @@ BOUNDS: dict[str, dict[str, float]] = {
 """By case; the rest that `tests/walk.py` prints is for orientation."""
 
 ALL_CALLS = {
-    "python_calls_small": 1_046,
-    "python_calls_medium": 1_160,
-    "python_calls_large": 1_500,
-    "python_calls_100_events": 302,
-    "c_calls_large": 1_440,
+    "python_calls_small": 1_018,
+    "python_calls_medium": 1_132,
+    "python_calls_large": 1_396,
+    "python_calls_100_events": 300,
+    "c_calls_large": 1_327,
 }
 pytestmark = pytest.mark.timeout(300)  # a busy machine takes its time to profile a conversation of an agent
 CHANCE = 1.01
