@@ -161,6 +161,7 @@ class Dialect(ABC):
     name: str  # the name of the protocol. All digests depend on it, except those of `chat`.
     system_roles: Sequence[str] = ("system", "developer")  # the written roles of messages outside the chain
     has_steps = True  # whether neighbouring assistant messages are parts of one reply
+    joins_ours = False  # whether what we add behind an opaque head becomes blocks of the user's message after it
     systems_follow_users = False  # whether a system message may only follow a user's message, or results
     binds_reasoning = False
     """Whether reasoning is signed in every conversation, as far as nothing else is known of the server."""

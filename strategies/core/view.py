@@ -243,7 +243,7 @@ class View:
     @cached_property
     def tokens(self) -> int:
         """Tokens of the whole request with this view, tools and framing included."""
-        if self._form is None:
+        if self._form is None and not self._joins_ours:
             return self.fixed_tokens + sum([item.message.tokens for item in self.front]) + self._own_tokens
         return self.fixed_tokens + sum([sent.tokens for sent in self.messages if sent.role is not Role.SYSTEM])
 
@@ -372,12 +372,33 @@ class View:
         """The messages as they are sent, system messages included, in the form that the upstream accepts."""
         form = self._form
         if form is None:
-            return self._in_order(self._place_of_systems)
+            sent = self._in_order(self._place_of_systems)
+            return self._with_first_blocks(sent) if self._joins_ours else sent
         # In an alternating list, the systems inside the covered span can only be at the very beginning.
         systems_first = form.alternate_roles or not form.middle_system
         messages, items = self._in_order(0 if systems_first else self._place_of_systems), iter(self.items)
         placed = (Placed(sent, None if sent.role is Role.SYSTEM else next(items).piece) for sent in messages)
         return list(shape(placed, form, self.counter))
+
+    @property
+    def _joins_ours(self) -> bool:
+        return self.counter.dialect.joins_ours and self.is_opaque
+
+    def _with_first_blocks(self, sent: Iterable[Message]) -> list[Message]:
+        """The messages, with what we add behind an opaque head as first blocks of the user's message after it."""
+        ours = {
+            id(item.message) for item in self.front[self.head_size :] if not (item.intact or item.message.is_result)
+        }
+        joined: list[Message] = []
+        for message in sent:
+            if joined and id(joined[-1]) in ours and joined[-1].written_role == message.written_role == "user":
+                both = self.counter.dialect.merged(joined[-1].body, message.body)
+                joined[-1] = literal(both, self.counter, message.role)
+                if id(message) in ours:
+                    ours.add(id(joined[-1]))
+            else:
+                joined.append(message)
+        return joined
 
     @property
     def _place_of_systems(self) -> int:

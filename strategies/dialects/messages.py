@@ -39,6 +39,7 @@ class Messages(Dialect):
     name = "messages"
     system_roles = ("system",)
     systems_follow_users = True
+    joins_ours = True
     binds_reasoning = True
     mixes_results = True
 

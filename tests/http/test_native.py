@@ -211,8 +211,10 @@ def test_memory_finds_what_the_compaction_covers() -> None:
         sent = lists(upstream)[-1]
         assert head_of(sent)
         assert "4711-QX" in json.dumps(sent)
-        assert sent[-1] == said[-1]
-        assert "[Condensed history]" in json.dumps(sent[-4:-1])
+        *ours, question = blocks(sent[-1]["content"])
+        assert question == {"type": "text", "text": said[-1]["content"]}
+        assert "[Condensed history]" in json.dumps(ours)
+        assert sent[-2] == said[-2]
 
 
 # -- Responses -----------------------------------------------------------------------------------------------
@@ -240,6 +242,29 @@ def test_no_reasoning_is_dropped_in_ninety_rounds_of_responses_and_one_record_st
                 assert later[: len(earlier)] == earlier
         assert "Never touch main.py." in json.dumps(views[-1])
         assert len(developers(views[-1])) == len(developers(agent.items[: len(agent.items)])) - is_newest(agent.items)
+
+
+def test_in_responses_a_question_stays_last_behind_what_we_add() -> None:
+    with proxy_before(StrictResponses(tests_responses.reader, window=WINDOW), **NATIVE) as (upstream, proxy):
+        agent = tests_responses.Agent(proxy.url)
+        newest: list[
+            tuple[list[Json], Json, list[Json]]
+        ] = []  # what a view that has a head for the first time ends with, by the client and by us
+        for _ in range(60):
+            last = agent.items[-1]
+            agent.turn()
+            proxy.quiet()
+            sent = tests_responses.client_bodies(upstream)[-1]["input"]
+            if heads(sent) and heads(sent) not in [known for known, *_ in newest]:
+                newest.append((heads(sent), last, sent))
+        questions = [(last, sent) for _, last, sent in newest if last.get("role") == "user"]
+        assert questions, "no head was new when the client asked a question"
+        for last, sent in questions:
+            assert sent[-1] == last
+            record = next(i for i, item in enumerate(sent) if "[Condensed history]" in json.dumps(item))
+            assert sent.index(heads(sent)[-1]) < record
+            assert {item["role"] for item in sent[record:]} == {"user"}
+            assert not any(item in agent.items for item in sent[record:-1] if item != agent.items[0])
 
 
 def heads(items: list[Json]) -> list[Json]:

@@ -14,12 +14,17 @@ from strategies.core.plan import head_pieces
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
+from strategies.dialects.messages import MESSAGES
 from strategies.native import NO_COMPACTION
 from tests.strategies.driving import attempted, compacted, condensed, failing, good, overlay_of, texts
-from tests.support.transcripts import WORDS, Body, agent, assistant, step, transcript_of, user, view_of
+from tests.support.transcripts import WORDS, Body, Words, agent, assistant, step, transcript_of, user, view_of, words
 
 BUDGET = Budget.of(4_000).with_goal(1_500)
 TASK, RULE = "Mend the parser.", "Never touch main.py."
+
+
+class InMessages(Words):
+    dialect = MESSAGES  # type: ignore[assignment]
 
 
 def conversation(rounds: int) -> list[Body]:
@@ -93,6 +98,29 @@ def test_a_list_that_ends_with_a_question_still_does_and_three_turns_later_its_b
     again = condensed("native", before, BUDGET.with_goal(900))
     assert again.covered_count > first.covered_count
     assert texts(again)[-1] == "Question 2."
+
+
+def test_in_messages_what_is_carried_becomes_the_first_blocks_of_the_question() -> None:
+    counter = InMessages()
+    asked = {"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}}
+    question: Body = {"role": "user", "content": [asked]}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    said: list[Body] = [user(TASK), assistant("I will."), user(RULE)]
+    for i in range(12):
+        said += [{"role": "assistant", "content": [thought, {"type": "text", "text": words(150)}]}, user(f"Part {i}.")]
+    first = condensed("native", view_of([*said[:-1], question], counter=counter), BUDGET)
+    blocks = json.loads(first.messages[-1].data)["content"]
+    assert blocks[-1] == asked
+    assert RULE in str(blocks[:-1])
+    assert TASK in str(blocks[:-1])
+    assert first.messages[-2].role is Role.ASSISTANT
+    assert first.tokens == sum(message.tokens for message in first.messages)
+    place = first.unplaced
+    assert place is not None
+    more = transcript_of([*said[:-1], question, assistant("Yes."), user("Then?")], counter).having(patches=(place,))
+    later = fold(more, (overlay_of(first),), 0, counter)
+    assert later.to_json().startswith(first.to_json()[:-1])
+    assert later.messages[-1].body == user("Then?")
 
 
 def test_a_signal_of_the_client_behind_the_newest_round_still_ends_the_list() -> None:
