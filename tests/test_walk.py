@@ -33,6 +33,9 @@ CHANCE = 1.01
 """All calls vary by a few with the moment at which a thread or a socket is ready; a bound leaves as much room."""
 
 
+TRIES = 3
+
+
 def walk(*arguments: str) -> Any:
     """What the tool prints, of a process of its own: it counts what this one does, and changes its sockets."""
     command = [sys.executable, "-m", "tests.walk", "--json", *arguments]
@@ -43,9 +46,14 @@ def walk(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("case", BOUNDS, ids=lambda case: case or "plain")
 def test_a_request_is_no_harder_to_follow_than_it_was(case: str) -> None:
-    found = walk(*([f"--{case}"] if case else []))
     bounds = {"own_calls": OWN_CALLS[case], **BOUNDS[case]}
-    assert {name: found[name] for name, most in bounds.items() if found[name] > most} == {}
+    above = dict.fromkeys(bounds, 0.0)
+    for _ in range(TRIES):  # a timer may fire in the traced request, on a slow machine more often
+        found = walk(*([f"--{case}"] if case else []))
+        above = {name: found[name] for name, most in bounds.items() if found[name] > most and name in above}
+        if not above:
+            break
+    assert above == {}
 
 
 def test_a_request_makes_no_more_calls_than_it_did() -> None:
