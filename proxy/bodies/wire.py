@@ -54,19 +54,15 @@ class Body(NamedTuple):
     values: Mapping[str, Any]
     elements: Sequence[Element]  # the messages, with those that the store has supplied
     size: int  # bytes of the request and of the supplied messages
+    is_text: bool  # whether all messages are text only; the bytes of a picture, for example, do not bound its tokens
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
-        return False not in map(IS_TEXT, self.elements)
 
     def with_supplied(self, stored: Sequence[Element], at: int = 0) -> Body:
         """The same request with `stored` messages among its own, before the one at this index."""
         elements = [*self.elements[:at], *stored, *self.elements[at:]]
         size = self.size + sum(len(element.data) for element in stored)
-        return self._replace(elements=elements, size=size)
+        return self._replace(elements=elements, size=size, is_text=_is_text(elements))
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
@@ -116,6 +112,10 @@ class Body(NamedTuple):
             return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
         return (member.start if before < 0 else before), member.end
+
+
+def _is_text(elements: Sequence[Element]) -> bool:
+    return False not in map(IS_TEXT, elements)
 
 
 class ClientRequest(NamedTuple):
@@ -184,7 +184,7 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
         return None
     if envelope is None:
         return None
-    return Body(endpoint, data, envelope, envelope.values, elements, len(data), slice(start, end))
+    return Body(endpoint, data, envelope, envelope.values, elements, len(data), _is_text(elements), slice(start, end))
 
 
 @cache
@@ -208,7 +208,7 @@ def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    return Body(endpoint, data, envelope, envelope.values, elements, len(data))
+    return Body(endpoint, data, envelope, envelope.values, elements, len(data), _is_text(elements))
 
 
 def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:

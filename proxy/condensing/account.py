@@ -14,8 +14,8 @@ from typing import Any
 
 from proxy.bodies.measure import Precision
 from proxy.condensing.policy import Policy
-from proxy.condensing.turn import Decision, append_heads
-from proxy.conversations.session import MAX_SHOWN, with_depth
+from proxy.condensing.turn import Decision
+from proxy.conversations.session import MAX_SHOWN
 from proxy.errors import ContextLengthExceeded
 from proxy.quoting import label
 from proxy.reasons import Trigger
@@ -57,14 +57,13 @@ class Timing:
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
     """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
     context, policy = decision.context, decision.context.policy
-    heads = append_heads(context) if context.append is not None else ("", "")
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.context.recognised.identity.source),
         ("X-Condenser-Strategy", policy.pipeline.text),
         ("X-Condenser-Action", decision.action),
         ("X-Condenser-Trigger", decision.trigger),
-        ("X-Condenser-Branch", with_depth(decision.context.branch_name, decision.depth)),
+        ("X-Condenser-Branch", _branch(decision)),
         ("X-Condenser-Tokens-Before", str(decision.context.sent.tokens)),
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
         ("X-Condenser-Count", decision.context.measured.precision),
@@ -76,11 +75,11 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Reason", decision.reason))
     if decision.floor is not None:
         pairs.append(("X-Condenser-Floor", str(decision.floor)))
-    if decision.stages:
-        pairs.append(("X-Condenser-Stages", decision.stages))
+    if stages := decision.metadata.get("stages"):  # under `observe:` those that would shape the condensation
+        pairs.append(("X-Condenser-Stages", "+".join(stages)))
     if warnings := [*decision.context.request.controls.warnings, *_clamped_values(decision)]:
         pairs.append(("X-Condenser-Warning", "; ".join(warnings)))
-    if head := heads[accepted]:
+    if head := context.heads[accepted]:
         pairs.append(("X-Condenser-Head", head))
     if decision.applied is not None:
         pairs.append(("X-Condenser-Condensation", decision.applied.id))
@@ -89,6 +88,12 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
     if (headroom := decision.headroom) is not None:
         pairs.append(("X-Condenser-Headroom", str(headroom)))
     return pairs
+
+
+def _branch(decision: Decision) -> str:
+    """The branch's name with the number of condensations in its view: `main++`, `main+4`."""
+    depth = decision.applied.depth if decision.applied else 0
+    return decision.context.branch_name + ("+" * depth if depth <= 3 else f"+{depth}")
 
 
 OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
@@ -118,7 +123,7 @@ def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> s
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
     parts = [
         label(decision.session, MAX_SHOWN),
-        with_depth(decision.context.branch_name, decision.depth),
+        _branch(decision),
         decision.context.policy.pipeline.text,
         f"{before}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",
         _beside_messages(decision, has_tools=has_tools),
@@ -171,7 +176,7 @@ def _document(decision: Decision) -> dict[str, Any]:
     return {
         "session": decision.session,
         "session_source": decision.context.recognised.identity.source,
-        "branch": with_depth(decision.context.branch_name, decision.depth),
+        "branch": _branch(decision),
         "strategy": decision.context.policy.pipeline.text,
         "action": decision.action,
         "reason": decision.reason or None,
@@ -275,7 +280,7 @@ async def refuse_if_hopeless(decision: Decision) -> None:
     Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
     """
     context = decision.context
-    budget, counter, request = context.own_budget, context.counter, context.request
+    budget, counter, request = context.own_budget, context.server.counter, context.request
     if budget is None or decision.view.tokens <= budget.full_window or not decision.context.policy.window.is_known:
         return
     # A size refused is no window either.

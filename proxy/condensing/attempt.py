@@ -13,20 +13,32 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
+from proxy.bodies.measure import Measured, Precision
 from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing.account import Timing
-from proxy.condensing.turn import Decision, RequestContext, expecting, fits_whole, undecided
+from proxy.condensing.policy import Policy
+from proxy.condensing.reasoning import bound_under, fold_view
+from proxy.condensing.turn import MIN_SAVING, Decision, RequestContext, context_of
 from proxy.conversations import keeping
 from proxy.conversations.keeping import Keeper
+from proxy.conversations.recognition import Identity, Recognised
 from proxy.conversations.requests import RequestRecord, amounts, in_millionths
 from proxy.conversations.searching import HiddenRounds, ToolState, offer_members
-from proxy.conversations.session import MAX_MODEL_NAME
+from proxy.conversations.session import MAX_MODEL_NAME, OWN_HEADER, printable_id
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.servers.counting import Anchor
+from proxy.servers.known import Server
 from proxy.servers.refusals import NO_REFUSAL, Refusal
+from proxy.servers.windows import UNKNOWN
 from proxy.settings.profile import Restriction
+from proxy.store.access import Patience
+from proxy.store.base import StoreKey
+from proxy.tokens.media import media_prices
+from strategies.core.budget import UNLIMITED
+from strategies.core.reasoning import Bound
+from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 if TYPE_CHECKING:
@@ -51,6 +63,8 @@ class Attempt(NamedTuple):
     decision: Decision
     rounds: HiddenRounds | None = None  # the hidden rounds that may follow; None if the model is offered no memory tool
     stores: bool = False  # whether the session is stored once it is accepted
+    captures: bool = False  # whether what the model says in the reply is stored
+    bound: Bound = Bound()  # what the branch's reasoning is bound to then
     tried: frozenset[Step] = frozenset()  # the steps that the refusals before it have led to; each is taken once
     restrictions: tuple[Restriction, ...] = ()
     """What the refusals before it have named, and what it proves once it is accepted."""
@@ -93,11 +107,12 @@ class Attempts:
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
         if not (context.kept.chain and context.may_store) or _is_too_small(decision):
-            return Attempt(decision)
+            return Attempt(decision, captures=bool(context.heads[1]))
         decision = decision._replace(session=context.recognised.stored_id)
         if refused := self.keeper.refused:
             decision = degraded(decision, refused)
-        return Attempt(decision, stores=True)
+        captures = context.compacting is not None if context.append is None else bool(context.heads[1])
+        return Attempt(decision, stores=True, captures=captures, bound=bound_under(context, decision.applied))
 
 
 class ReplyFacts(NamedTuple):
@@ -173,6 +188,20 @@ def record_of(turn: Turn) -> RequestRecord:
     )
 
 
+def fits_whole(context: RequestContext) -> bool:
+    """Whether the server takes a request as the client sent it, with the reply that it asks for, as far as is known.
+
+    A window that was set lower than the server's, `marks.most` and a price step are choices: they refuse nothing.
+    """
+    policy, reply = context.policy, context.request.body.envelope.reply_limit or 0
+    prompt, window = context.calibrated.scale.upstream(context.sent.tokens), policy.window
+    # A server is not asked where a window is set: what is known of it besides is the table, and what it has refused.
+    if (context.server.listed.tokens or 0) > (window.tokens or UNLIMITED) and window.is_set:
+        window = context.server.listed
+    most = min(policy.size_refused or UNLIMITED, window.max_input or UNLIMITED)
+    return prompt <= most and prompt + reply <= (window.tokens or UNLIMITED)
+
+
 def degraded(decision: Decision, failure: str) -> Decision:
     """The decision with the reason why its session is not stored, unless `rewrite-refused` is the reason already."""
     is_refused = decision.reason == Reason.REWRITE_REFUSED
@@ -182,7 +211,7 @@ def degraded(decision: Decision, failure: str) -> Decision:
 def _is_too_small(decision: Decision) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     context, found = decision.context, decision.context.recognised
-    is_new = found.is_derived and found.session is None and decision.applied is None
+    is_new = found.identity.id is None and found.session is None and decision.applied is None
     if not is_new or context.must_store:
         return False
     policy = context.policy
@@ -246,3 +275,62 @@ def written(decision: Decision, *, probe: bool) -> Decision:
         and bool(body.endpoint.usage_probe(body.values))
     )
     return expecting(decision)._replace(probed=probed, body=spliced(view, context, probe=probed))
+
+
+def expecting(decision: Decision) -> Decision:
+    """The decision with what follows from its view, such as what the upstream is expected to count for it."""
+    policy, view, known = decision.context.policy, decision.view, decision.context.calibrated
+    tokens, applied, advice = view.tokens, decision.applied, decision.context.advice
+    if decision.tokens_after != tokens:
+        expected = known.scale.upstream(decision.tokens_after)
+    else:
+        expected = known.expected(view, applied.id if applied else "")
+    budget = policy.budget if policy.window.tokens is not None else None
+    return decision._replace(
+        economy=advice if advice is not None and advice.saves >= MIN_SAVING else None,
+        expected_tokens=expected,
+        headroom=None if budget is None else budget.headroom(expected),
+        forwarded_tokens=tokens if policy.pipeline.observe else decision.tokens_after,
+        all_own_tokens=decision.own_tokens + (applied.own_tokens if decision.was_prepared and applied else 0),
+    )
+
+
+def undecided(context: RequestContext) -> Decision:
+    """The decision to forward the transcript unchanged; after a store failure, with its reason."""
+    recognised, measured, view = context.recognised, context.measured, fold_view(context, None)
+    is_other = view.drops_reasoning or context.shown is not measured.transcript
+    tokens = view.tokens if is_other else measured.tokens
+    action = Action.DEGRADED if recognised.failure else Action.PASSED
+    shown, failure = recognised.shown_id, recognised.failure
+    return Decision(context, view, tokens, shown, action=action, reason=failure, forwarded_tokens=tokens)
+
+
+def idle_decision(context: RequestContext) -> Decision:
+    """The decision on a request for which nothing is due."""
+    return undecided(context)._replace(reason=recognition_reason(context) or context.policy.below)
+
+
+def recognition_reason(context: RequestContext) -> str:
+    """The reason that tells what was recognised, if that is worth telling; else ""."""
+    if context.compacting is not None:
+        return Reason.CLIENT_COMPACTION
+    if context.measured is not context.sent:
+        return Reason.ALIGNED
+    return Reason.NEW_BRANCH if context.recognised.session is not None and context.branch is None else ""
+
+
+def last_resort(request: ClientRequest) -> Decision:
+    """The decision to forward a request as it came; nothing of it is stored.
+
+    Raises `HistoryUnavailable` in append mode, because the client has sent only the end of its conversation.
+    """
+    if request.controls.append:
+        raise HistoryUnavailable("The stored history cannot be supplied now (internal-error).")
+    endpoint, session = request.body.endpoint, request.controls.session
+    identity = Identity(OWN_HEADER if session else UNKNOWN, session, dialect=endpoint.dialect.name)
+    key, shown = StoreKey(request.tenant, ""), printable_id(session) if session else UNKNOWN
+    recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
+    nothing = Measured.of(Transcript(()), 0, Precision.ESTIMATE)
+    server = Server(request.lesson_scope, endpoint.counter(UNKNOWN, len, media_prices("")))
+    context = context_of(request, recognised, Policy(), server, nothing, nothing, has_tools=False)
+    return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))

@@ -14,8 +14,9 @@ from operator import attrgetter
 from proxy.bodies.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policies, own_threshold
+from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import TRAITS, economy
-from proxy.condensing.turn import MIN_SAVING, RequestContext, fold_view
+from proxy.condensing.turn import MIN_SAVING, RequestContext
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
@@ -83,7 +84,7 @@ class Completer:
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
             return context
-        return context.counted(await self.measurer.measure(context.request.body, context.counter))
+        return context.counted(await self.measurer.measure(context.request.body, context.server.counter))
 
     def _calibrate(self, context: RequestContext) -> RequestContext:
         """The context with what is known about the upstream's own count, and its budget scaled by that."""
@@ -126,18 +127,18 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
     measured, body, transcript = context.measured, context.request.body, context.shown
     systems = b"".join([message.digest for _, message in transcript.systems])
-    hidden = put_in(transcript, context.counter) if transcript.patches else ()
+    hidden = put_in(transcript, context.server.counter) if transcript.patches else ()
     return CountedPrompt(
         transcript,
         context.overhead,
         measured.counted_by,
         blake2b(measured.outside_digest.encode() + systems, digest_size=8).hexdigest()
         + ("+" if context.offer.is_made else ""),
-        context.counter.cache_key,
+        context.server.counter.cache_key,
         measured.precision is Precision.EXACT,
         not body.is_text,
         hidden,
-        context.request.lesson_scope,
+        context.server.scope,
     )
 
 

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
+from proxy.condensing.attempt import recognition_reason, undecided
 from proxy.condensing.making import TRIGGERS, Maker, RunResult
 from proxy.condensing.preparing import Preparer
+from proxy.condensing.reasoning import fold_view, transcript_under
 from proxy.condensing.recall import Injector
 from proxy.condensing.traits import failed_try
-from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.keeping import Keeper
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
@@ -204,11 +206,11 @@ def _replayed(decision: Decision) -> Decision:
         context.shown,
         context.recognised.condensations,
         context.overhead,
-        context.counter,
+        context.server.counter,
         context.own_budget,
         context.recognised.last_applied,
     )
-    if context.transcript_under(applied) is not context.shown:
+    if transcript_under(context, applied) is not context.shown:
         view = fold_view(context, applied)
     if applied is None:
         return decision.with_view(view)
@@ -244,7 +246,7 @@ def assess_need(decision: Decision) -> Need:
     if called and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
     is_below = context.policy.below if decision.action is Action.PASSED else ""
-    return Need(None, context.recognition_reason or why_no_record(decision) or is_below)
+    return Need(None, recognition_reason(context) or why_no_record(decision) or is_below)
 
 
 def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | None:

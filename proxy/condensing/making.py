@@ -501,4 +501,6 @@ def _one_level_deeper(condensation: Condensation) -> Condensation:
 
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether this request's view shows all that it must show with a condensation."""
-    return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
+    return shows_protected_messages(
+        fold(context.history, (condensation.overlay,), context.overhead, context.server.counter)
+    )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 
+from proxy.condensing.reasoning import binds
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.searching import HiddenRounds, Offer, ToolState, offer
@@ -56,14 +57,16 @@ class Searcher:
             return context
         transcript, last = context.measured.transcript, found.last_applied
         standing = replay(
-            transcript, found.condensations, context.overhead, context.counter, context.own_budget, last
+            transcript, found.condensations, context.overhead, context.server.counter, context.own_budget, last
         ).applied
         saved, covered = context.saved_by(standing), standing.covered if standing else 0
         patches = [patch for patch in standing_patches(found.patches, transcript) if patch.stands_behind(covered)]
-        sizes = {patch: _tokens(patch, transcript, context.counter) for patch in patches}
+        sizes = {patch: _tokens(patch, transcript, context.server.counter) for patch in patches}
         placed, carried = blocks_in(patches), carried_in(transcript.patches)
         patches = [patch for patch in patches if not patch.is_carried]
-        newest = context.history.last_user if context.block_is_for_turn else None
+        newest = context.history.last_user if context.policy.block_is_for_turn else None
+        # No reasoning is bound to a block that leaves with the next user message.
+        newest = None if binds(context) or context.server.counter.dialect.drops_reasoning else newest
         wanted = [block for block in placed if newest is None or block.at == newest]
         blocks = _within(saved // 2, wanted if context.shows_blocks(standing) else (), sizes)
         spent = sum(sizes[block] for block in blocks)
@@ -80,7 +83,7 @@ class Searcher:
         return offer(
             body.endpoint,
             body.values,
-            context.counter,
+            context.server.counter,
             has_system=bool(context.measured.transcript.systems),
             refused=self.refuses_tools(scope),
             top_k=self._settings.top_k,

@@ -21,9 +21,10 @@ from uuid import uuid4
 
 from proxy.asking import Caller
 from proxy.condensing.making import Maker, PipelineRunner, RunResult
+from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import failed_try
 from proxy.condensing.traits.failed_try import FailedTry
-from proxy.condensing.turn import Decision, RequestContext, fold_view
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.keeping import Keeper
 from proxy.conversations.session import Session
 from proxy.conversations.stored import StoredSessions

@@ -26,6 +26,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
+from proxy.condensing.reasoning import fold_view
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.cards import combined_cards
 from proxy.conversations.searching import NO_OFFER
@@ -38,7 +39,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.messages import ROOT
 from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
 from strategies.core.transcript import Transcript
-from strategies.core.view import View, fold
+from strategies.core.view import View
 from strategies.memory.asking import asked, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, expanded, message_entries
@@ -248,9 +249,7 @@ def _with_block(decision: Decision, context: RequestContext, block: Overlay) -> 
 
 def _folded(decision: Decision, context: RequestContext) -> Decision:
     """The decision with its view folded again, with the offer of the tool and with what memory inserts."""
-    heads = (decision.applied.overlay,) if decision.applied else ()
-    transcript = context.transcript_under(decision.applied)
-    return decision.with_view(fold(transcript, heads, context.overhead, context.counter))
+    return decision.with_view(fold_view(context, decision.applied))
 
 
 def _block_text(question: str, hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:

@@ -14,36 +14,29 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Caller
-from proxy.bodies.measure import LENGTH_ESTIMATE, Measured, Precision
+from proxy.bodies.measure import LENGTH_ESTIMATE, Measured
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policy
 from proxy.controls import MEMORY
-from proxy.conversations.recognition import Identity, Recognised
+from proxy.conversations.recognition import Recognised
 from proxy.conversations.searching import NO_OFFER, Offer, offer_members
-from proxy.conversations.session import MAIN, OWN_HEADER, Branch, printable_id
+from proxy.conversations.session import MAIN, Branch
 from proxy.conversations.supply import Append
-from proxy.errors import HistoryUnavailable
 from proxy.protocols import compaction
 from proxy.protocols.endpoint import Compacting
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
-from proxy.servers.windows import SIZE_REFUSED, UNKNOWN, Window
+from proxy.servers.windows import SIZE_REFUSED
 from proxy.settings.profile import Profile
-from proxy.store.access import Patience
-from proxy.store.base import StoreKey
-from proxy.tokens.counter import Counter
-from proxy.tokens.media import media_prices
-from strategies.core.budget import UNLIMITED, Budget
-from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
+from strategies.core.budget import Budget
+from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by
 from strategies.core.economics import Advice
 from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.protocol import SessionFacts, Verdict
-from strategies.core.reasoning import BOUND, OWN, Bound
-from strategies.core.reasoning import UNKNOWN as UNKNOWN_HEAD
-from strategies.core.transcript import Transcript, pinned_in, standing_patches
-from strategies.core.view import View, fold
+from strategies.core.transcript import Transcript, pinned_in
+from strategies.core.view import View
 
 NO_TRAITS: Mapping[str, Any] = MappingProxyType({})
 ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowance has paid
@@ -56,7 +49,7 @@ class RequestContext(NamedTuple):
     request: ClientRequest  # the request, with the messages that the store has supplied
     recognised: Recognised  # the session that the request continues, with its records
     policy: Policy  # the strategy, options, window and budget that apply
-    counter: Counter
+    server: Server  # what is known of the upstream, and how its tokens are counted
     sent: Measured
     """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
     whole: Measured  # the whole conversation, with its counts
@@ -72,6 +65,8 @@ class RequestContext(NamedTuple):
     may_store: bool
     """Whether anything of the request may be kept; a compaction of what is not known yet opens no branch."""
     append: Append | None = None  # the append that it makes, in append mode
+    heads: tuple[str, str] = ("", "")
+    """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
     compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
     prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
     calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
@@ -83,7 +78,6 @@ class RequestContext(NamedTuple):
     """What bears on the request of what only some sessions have, and what it has found of that (`TRAITS`)."""
     must_store: bool = False
     """Whether a refusal has taught what the session must keep, however small it is."""
-    listed: Window = Window(None, UNKNOWN)  # the bundled table's window, whatever was set
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -115,74 +109,9 @@ class RequestContext(NamedTuple):
         return self._replace(offer=offer, overhead=self.measured.overhead + offer.tokens)
 
     @property
-    def binds_reasoning(self) -> bool:
-        """Whether reasoning is bound to the messages before it, and leaves a view in which these have changed."""
-        if (rule := self.policy.profile.reasoning) is not None:
-            return rule == BOUND
-        body, is_signed = self.request.body, self.measured.transcript.is_signed
-        return (is_signed or self.counter.dialect.binds_reasoning) and not body.endpoint.keeps_reasoning(body.values)
-
-    @property
-    def block_is_for_turn(self) -> bool:
-        """Whether a memory block leaves with the next user message, which no reasoning is bound to."""
-        return self.policy.block_is_for_turn and not (self.binds_reasoning or self.counter.dialect.drops_reasoning)
-
-    def transcript_under(self, condensation: Condensation | None) -> Transcript:
-        """The transcript for a view with a condensation, or with none."""
-        transcript = self.shown
-        if not transcript.is_signed:
-            return transcript
-        until = self.bound_under(condensation).until if self.binds_reasoning else None
-        return transcript if until == transcript.bound_until else transcript.having(bound_until=until)
-
-    def bound_under(self, condensation: Condensation | None) -> Bound:
-        """What reasoning is bound to after a view with a condensation, or with none."""
-        transcript, branch, records = self.measured.transcript, self.branch, self.recognised.condensations
-        length, head = len(transcript.chain), self._head_with(condensation)
-        if self.refuses_reasoning:
-            return Bound(head, length)
-        if branch is not None:
-            return branch.bound.behind(head, length, self._kept_behind(condensation, branch))
-        # A new branch shares its messages with another one, which may have been answered behind such a record.
-        stood = (replace(made, standing=made.standing or made.reverted) for made in records)
-        is_new = not (self._hidden_patches or standing_condensations(stood, transcript.digests))
-        return Bound(OWN if is_new else UNKNOWN_HEAD).behind(head, length)
-
-    def _kept_behind(self, condensation: Condensation | None, branch: Branch) -> int | None:
-        """Where what was kept begins, if a condensation has an opaque head that was made of the branch's last view."""
-        if condensation is None or not condensation.is_opaque:
-            return None
-        made_of = next((each for each in self.recognised.condensations if each.id == condensation.parent), None)
-        return condensation.covered if self._head_with(made_of) == branch.bound.head else None
-
-    def _head_with(self, condensation: Condensation | None) -> str:
-        """The name of the head of a view, also by what it should show and does not."""
-        covered = condensation.covered if condensation else 0
-        head = condensation.head_in(self.measured.transcript) if condensation else OWN
-        return head + "-" * any(patch.at > covered for patch in self._hidden_patches)
-
-    @property
-    def _hidden_patches(self) -> list[Overlay]:
-        """The memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not."""
-        if not self.recognised.patches:
-            return []
-        shown = {patch.order for patch in self.measured.transcript.patches}
-        standing = standing_patches(self.recognised.patches, self.measured.transcript)
-        return [patch for patch in standing if patch.order not in shown]
-
-    @property
     def has_restored(self) -> bool:
         """Whether the view is made with messages that the client has left out, and that were put back."""
         return self.measured is not self.sent
-
-    @property
-    def recognition_reason(self) -> str:
-        """The reason that tells what was recognised, if that is worth telling; else ""."""
-        if self.compacting is not None:
-            return Reason.CLIENT_COMPACTION
-        if self.has_restored:
-            return Reason.ALIGNED
-        return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
 
     @property
     def is_estimated(self) -> bool:
@@ -196,7 +125,7 @@ class RequestContext(NamedTuple):
 
     def saved_by(self, condensation: Condensation | None) -> int:
         """The tokens that a condensation saves, memory apart; memory may have at most half of them."""
-        return saved_by(condensation, self.shown, self.counter)
+        return saved_by(condensation, self.shown, self.server.counter)
 
     def shows_blocks(self, condensation: Condensation | None) -> bool:
         """Whether a view with this condensation has memory blocks, which must not repeat what a person brought back."""
@@ -402,13 +331,13 @@ def context_of(  # noqa: PLR0913
     controls, session, branch, history = request.controls, recognised.session, recognised.branch, whole.transcript
     measured = whole if policy.rewrites else sent
     is_unknown = compacting is not None and branch is None
+    may_store = not (controls.no_store or controls.dry_run or recognised.failure or is_unknown)
     return RequestContext(
         request=request,
         recognised=recognised,
         policy=policy,
-        counter=server.counter,
+        server=server,
         traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
-        listed=server.listed,
         sent=sent,
         whole=whole,
         measured=measured,
@@ -419,25 +348,12 @@ def context_of(  # noqa: PLR0913
         branch=branch,
         branch_name=session.name_for(branch, has_tools=has_tools) if session and history.chain else MAIN,
         has_tools=has_tools,
-        may_store=not (controls.no_store or controls.dry_run or recognised.failure or is_unknown),
+        may_store=may_store,
         append=append,
+        heads=(append.current_head, append.head if may_store and history.chain else "") if append else ("", ""),
         compacting=compacting,
         own_budget=policy.budget,
     )
-
-
-def fits_whole(context: RequestContext) -> bool:
-    """Whether the server takes a request as the client sent it, with the reply that it asks for, as far as is known.
-
-    A window that was set lower than the server's, `marks.most` and a price step are choices: they refuse nothing.
-    """
-    policy, reply = context.policy, context.request.body.envelope.reply_limit or 0
-    prompt, window = context.calibrated.scale.upstream(context.sent.tokens), policy.window
-    # A server is not asked where a window is set: what is known of it besides is the table, and what it has refused.
-    if (context.listed.tokens or 0) > (window.tokens or UNLIMITED) and window.is_set:
-        window = context.listed
-    most = min(policy.size_refused or UNLIMITED, window.max_input or UNLIMITED)
-    return prompt <= most and prompt + reply <= (window.tokens or UNLIMITED)
 
 
 class Decision(NamedTuple):
@@ -460,7 +376,9 @@ class Decision(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
     """The strategies' account of the plan: stages, reasons, and figures of their own."""
     own_tokens: int = 0  # tokens of our own model calls for this request
+    all_own_tokens: int = 0  # the same with those of the preparation that it took
     probed: bool = False  # whether the body asks for the usage of a stream that the client did not ask for
+    forwarded_tokens: int = 0  # tokens of what is sent; under `observe:` that is the transcript
     expected_tokens: int = 0
     """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
     economy: Advice | None = None  # the advice, if following it would save enough to be reported
@@ -481,89 +399,6 @@ class Decision(NamedTuple):
         return self._replace(reason=Reason.REASONING_DROPPED) if is_news and self.view.drops_reasoning else self
 
     @property
-    def forwarded_tokens(self) -> int:
-        """Tokens of what is forwarded, by the tokenizer's own count; under `observe:` that is the transcript."""
-        return self.view.tokens if self.context.policy.pipeline.observe else self.tokens_after
-
-    @property
-    def stages(self) -> str:
-        """The stages that shaped the applied condensation, in order; under `observe:` those that would shape it."""
-        return "+".join(self.metadata.get("stages", ()))
-
-    @property
-    def all_own_tokens(self) -> int:
-        """Tokens of our own model calls for this request, and for the preparation that it took."""
-        return self.own_tokens + (self.applied.own_tokens if self.was_prepared and self.applied else 0)
-
-    @property
     def base(self) -> Replayed:
         """The view that the next condensation starts from, and the condensation in it."""
         return Replayed(self.view, self.applied)
-
-    @property
-    def depth(self) -> int:
-        """How many condensations are in the view."""
-        return self.applied.depth if self.applied else 0
-
-
-def append_heads(context: RequestContext) -> tuple[str, str]:
-    """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
-    append = context.append
-    if append is None:
-        return "", ""
-    return append.current_head, append.head if context.may_store and context.history.chain else ""
-
-
-def expecting(decision: Decision) -> Decision:
-    """The decision with what the upstream is expected to count for its view."""
-    policy, view, known = decision.context.policy, decision.view, decision.context.calibrated
-    if decision.tokens_after != view.tokens:
-        expected = known.scale.upstream(decision.tokens_after)
-    else:
-        expected = known.expected(view, decision.applied.id if decision.applied else "")
-    budget = policy.budget if policy.window.tokens is not None else None
-    advice = decision.context.advice
-    economy = advice if advice is not None and advice.saves >= MIN_SAVING else None
-    return decision._replace(
-        economy=economy, expected_tokens=expected, headroom=None if budget is None else budget.headroom(expected)
-    )
-
-
-def undecided(context: RequestContext) -> Decision:
-    """The decision to forward the transcript unchanged; after a store failure, with its reason."""
-    recognised, measured, view = context.recognised, context.measured, fold_view(context, None)
-    return Decision(
-        context,
-        view,
-        view.tokens if view.drops_reasoning or context.shown is not measured.transcript else measured.tokens,
-        recognised.shown_id,
-        action=Action.DEGRADED if recognised.failure else Action.PASSED,
-        reason=recognised.failure,
-    )
-
-
-def idle_decision(context: RequestContext) -> Decision:
-    """The decision on a request for which nothing is due."""
-    return undecided(context)._replace(reason=context.recognition_reason or context.policy.below)
-
-
-def last_resort(request: ClientRequest) -> Decision:
-    """The decision to forward a request as it came; nothing of it is stored.
-
-    Raises `HistoryUnavailable` in append mode, because the client has sent only the end of its conversation.
-    """
-    if request.controls.append:
-        raise HistoryUnavailable("The stored history cannot be supplied now (internal-error).")
-    endpoint, session = request.body.endpoint, request.controls.session
-    identity = Identity(OWN_HEADER if session else UNKNOWN, session, dialect=endpoint.dialect.name)
-    key, shown = StoreKey(request.tenant, ""), printable_id(session) if session else UNKNOWN
-    recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
-    nothing = Measured.of(Transcript(()), 0, Precision.ESTIMATE)
-    server = Server(request.lesson_scope, endpoint.counter(UNKNOWN, len, media_prices("")))
-    context = context_of(request, recognised, Policy(), server, nothing, nothing, has_tools=False)
-    return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))
-
-
-def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    overlays = (condensation.overlay,) if condensation else ()
-    return fold(context.transcript_under(condensation), overlays, context.overhead, context.counter)

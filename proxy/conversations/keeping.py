@@ -150,7 +150,7 @@ class Keeper:
             return change(session) if session else None
 
         try:
-            indexed = index if recognised.is_derived else ()
+            indexed = index if recognised.identity.id is None else ()
             amending = self._stored.change(recognised.key, changed, self.ttl, indexed)
             await self._stored.write(amending, recognised.patience)
         except StoreError as error:

@@ -113,21 +113,17 @@ class Recognised(NamedTuple):
         condensations of conversations that begin alike only if it must be condensed anyway.
         """
         if self.session is None:
-            return "" if self.is_derived else None
+            return "" if self.identity.id is None else None
         return self.branch.applied if self.branch else None
 
     @property
     def stored_id(self) -> str:
         """The id that the session has once it is stored."""
-        return self.key.name if self.is_derived else self.shown_id
+        return self.key.name if self.identity.id is None else self.shown_id
 
     def with_fresh_patience(self) -> Recognised:
         """The same with a full patience, for work that the request does not wait for."""
         return self._replace(patience=self.patience.fresh())
-
-    @property
-    def is_derived(self) -> bool:
-        return self.identity.id is None
 
     def continued_by(self, transcript: Transcript) -> Recognised:
         """The same session, with the branch that this transcript continues."""

@@ -505,11 +505,6 @@ def printable_id(session_id: str) -> str:
     return session_key(session_id)
 
 
-def with_depth(name: str, depth: int) -> str:
-    """A branch's name with the number of condensations in its view: `main++`, `main+4`."""
-    return name + ("+" * depth if depth <= 3 else f"+{depth}")
-
-
 def pins_in(marks: frozenset[str]) -> tuple[Pin, ...]:
     """All pins among the marks of a session, including those that are over, in the order they were made."""
     found = (Pin(int(match[1]), match[2]) for match in filter(None, map(_MARK.fullmatch, marks)))

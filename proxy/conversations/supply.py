@@ -158,7 +158,7 @@ class Supplier:
         session = recognised.session
         if session is None and not recognised.failure:
             self._histories.forget(recognised.key)
-        if session is None or recognised.is_derived or len(transcript.chain) < MIN_RUN:
+        if session is None or recognised.identity.id is None or len(transcript.chain) < MIN_RUN:
             return None
         if not may_be_newest_part(session, recognised.branch, transcript):
             return None

@@ -91,7 +91,6 @@ class Place:
 
     def hold(self, count: int) -> None:
         """Adds more bytes of the body; raises `Overloaded` if the bodies that come in have too many together."""
-        self.bytes += count
         self._admission.hold(self, count)
 
     async def take(self, *, is_upload: bool = False) -> None:
@@ -163,7 +162,9 @@ class Admission:
             self._waiting.pop(turn, None)
 
     def hold(self, place: Place, count: int) -> None:
-        self._count(place, count)
+        place.bytes += count
+        place.memory += count
+        self._memory += count
         self._incoming += 0 if place.is_taken else count
         # A quarter is for bodies on their way, so that these never keep a complete one from its peak.
         if not place.is_taken and self._incoming > self.limits.bodies // 4 and place.bytes > SMALL:
@@ -184,8 +185,10 @@ class Admission:
         self._upstreams[name] += 1
 
     def ease(self, place: Place) -> None:
-        self._count(place, KEPT * place.bytes - place.memory)
-        self._pass_on()
+        self._memory += KEPT * place.bytes - place.memory
+        place.memory = KEPT * place.bytes
+        if self._waiting:
+            self._pass_on()
 
     def leave(self, place: Place) -> None:
         """Gives back all that a request has taken."""
@@ -194,14 +197,17 @@ class Admission:
         if place.is_taken:
             self._give_back(place)
         self._incoming -= place.bytes
-        self._count(place, -place.memory)
-        self._pass_on()
+        self._memory -= place.memory
+        place.memory = 0
+        if self._waiting:
+            self._pass_on()
 
     def _give_back(self, place: Place) -> None:
         """Makes a request as it was before it took its place."""
         place.is_taken = False
         self._incoming += place.bytes
-        self._count(place, place.bytes - place.memory)
+        self._memory += place.bytes - place.memory
+        place.memory = place.bytes
         self._served -= 1
         self._uploads -= place.is_upload
         self._tenants[place.tenant] -= 1
@@ -230,14 +236,11 @@ class Admission:
             self._refusals.serve()
         place.is_taken = True
         self._incoming -= place.bytes
-        self._count(place, PEAK * place.bytes - place.memory)
+        self._memory += PEAK * place.bytes - place.memory
+        place.memory = PEAK * place.bytes
         self._served += 1
         self._uploads += place.is_upload
         self._tenants[place.tenant] += 1
-
-    def _count(self, place: Place, change: int) -> None:
-        place.memory += change
-        self._memory += change
 
     def _refused(self, why: Refusal) -> Overloaded:
         self.report(why)

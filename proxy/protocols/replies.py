@@ -52,16 +52,16 @@ def usage_in(value: Any) -> Usage | None:
     """
     if not isinstance(value, Mapping):
         return None
-    cached = (
-        count_at(value.get("prompt_tokens_details"), "cached_tokens")
-        or count_at(value.get("input_tokens_details"), "cached_tokens")
-        or count_at(value, "prompt_cache_hit_tokens")
-    )
-    completion = count_at(value, "completion_tokens") or count_at(value, "output_tokens")
-    if prompt := count_at(value, "prompt_tokens"):
+    # As `count_at` reads them, all at once: each reply has such a usage.
+    counts = {key: n for key, n in value.items() if isinstance(n, int) and n is not True and n > 0}
+    details = [value[key] for key in ("prompt_tokens_details", "input_tokens_details") if value.get(key)]
+    in_details = next(filter(None, [count_at(each, "cached_tokens") for each in details]), 0)
+    cached = in_details or counts.get("prompt_cache_hit_tokens", 0)
+    completion = counts.get("completion_tokens") or counts.get("output_tokens", 0)
+    if prompt := counts.get("prompt_tokens"):
         return Usage(prompt, completion, cached)
-    read, written = count_at(value, "cache_read_input_tokens"), count_at(value, "cache_creation_input_tokens")
-    prompt = count_at(value, "input_tokens") + read + written
+    read = counts.get("cache_read_input_tokens", 0)
+    prompt = counts.get("input_tokens", 0) + read + counts.get("cache_creation_input_tokens", 0)
     return Usage(prompt, completion, read or cached) if prompt else None
 
 

@@ -272,8 +272,9 @@ def calibration_for(
     grown = growth(anchor, prompt) if anchor is not None else None
     if grown is not None:
         slope = grown.anchor.slope if grown.anchor.slope.weight else Slope(figures.slope)
-        pictures = grown.anchor.pictures.plus(grown.pictures)
-        total = grown.anchor.counted + slope.tokens(grown.text, figures) + figures.cost(grown.pictures)
+        pictures, total = grown.anchor.pictures, grown.anchor.counted + slope.tokens(grown.text, figures)
+        if grown.pictures.number:
+            pictures, total = pictures.plus(grown.pictures), total + figures.cost(grown.pictures)
         scale = _through(prompt, figures, slope, grown.own, total)
         return Calibration(scale, grown, None, slope, figures, pictures, grown.own)
     is_known = stored is not None and stored.counter == prompt.counter and stored.slope.weight

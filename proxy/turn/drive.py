@@ -26,13 +26,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Turn
+from proxy.condensing.attempt import Attempt, Turn, idle_decision, last_resort, undecided
 from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
-from proxy.condensing.turn import RequestContext, append_heads, context_of, idle_decision, last_resort, undecided
+from proxy.condensing.turn import RequestContext, context_of
 from proxy.conversations.keeping import SessionUpdate
-from proxy.conversations.searching import NO_OFFER, search
+from proxy.conversations.searching import NO_OFFER, HiddenRounds, search
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
 from proxy.protocols.endpoint import Endpoint
@@ -52,7 +52,6 @@ from proxy.turn.sending import (
     KeptAlive,
     accepted,
     at_server,
-    capture_of,
     editor_of,
     headers_of,
     note_answer,
@@ -237,7 +236,7 @@ async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
         if refused is not None:
             await refused[1].reply.close()
             log_original(turn.sent, refused[1], answer)
-        if answer.is_accepted:
+        if is_accepted := answer.is_accepted:
             break
         turn.refusal = answer.refusal
         step = await refusals.after(turn.sent, answer, timing)
@@ -245,23 +244,22 @@ async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
         if step.following is None:
             break
         refused, turn.sent = (step.refused, answer), step.following
-    await refusals.conclude(turn.sent, answer)
-    return await read_through(came, turn, answer.reply)
-
-
-async def read_through(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> UpstreamReply:
-    """The reply for the client once the model's searches of its memory have been run, if it may call them."""
-    rounds = turn.sent.rounds
-    if rounds is not None:
-
-        async def send_body(body: bytes) -> UpstreamReply:
-            answer = await came.services.upstream.send(posted(came, turn, body))
-            note_answer(came, turn, answer)
-            return answer
-
-        reply = await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
+    if refused is not None or not is_accepted:
+        await refusals.conclude(turn.sent, answer)
+    reply = answer.reply if turn.sent.rounds is None else await read_through(came, turn, turn.sent.rounds, answer.reply)
     turn.reply = turn.reply._replace(status=reply.status)
     return reply
+
+
+async def read_through(came: AdmittedRequest, turn: Turn, rounds: HiddenRounds, reply: UpstreamReply) -> UpstreamReply:
+    """The reply for the client once the model's searches of its memory have been run."""
+
+    async def send_body(body: bytes) -> UpstreamReply:
+        answer = await came.services.upstream.send(posted(came, turn, body))
+        note_answer(came, turn, answer)
+        return answer
+
+    return await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
 
 
 # -- relay -----------------------------------------------------------------------------------------------------
@@ -275,12 +273,13 @@ async def relay(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> Kept
         services.background.own(note_failed(services, turn, reply.status))
         await came.until_answered.aclose()  # the history has not changed: the next append may begin
         return KeptAlive(came, turn, relayed)
-    relayed.watched = watched = WatchedReply(endpoint, reply.headers, capture_of(turn, reply))
+    capture = endpoint.capture(reply.headers) if turn.sent.captures else None
+    relayed.watched = watched = WatchedReply(endpoint, reply.headers, capture)
     relayed.settle = partial(settle, services, turn, watched)
-    relayed.must_settle = bool(append_heads(turn.sent.decision.context)[1])
+    relayed.must_settle = bool(turn.sent.decision.context.heads[1])
     relayed.follow = partial(follow_up, services, turn)
     relayed.start_task = partial(services.background.own, to_its_end=True)
-    relayed.editor = editor_of(turn, reply)
+    relayed.editor = editor_of(turn, reply) if turn.sent.decision.probed else None
     return KeptAlive(came, turn, relayed)
 
 
@@ -308,7 +307,7 @@ def settle(services: Services, turn: Turn, watched: WatchedReply) -> Awaitable[N
 def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
     """What a complete reply teaches of the upstream, of the session's size, and of what the request has cost."""
     sent, reply, refusals = turn.sent, turn.reply, services.refusals
-    ending = watched.ending() if sent.stores and sent.decision.context.recognised.is_derived else ""
+    ending = watched.ending() if sent.stores and sent.decision.context.recognised.identity.id is None else ""
     late = watched.refusal()
     if late is not NO_REFUSAL:
         # Its client has got it, because content had left before it.
@@ -335,7 +334,7 @@ async def store(services: Services, turn: Turn, items: Items = (), waiting: Wait
     if not (turn.sent.stores and is_answer):
         return  # a page, or what else was no answer of the endpoint
     if context.compacting is not None:
-        turn.reply = turn.reply._replace(marks=marks_of(items, context.counter.dialect))
+        turn.reply = turn.reply._replace(marks=marks_of(items, context.server.counter.dialect))
     after = partial(session_after, turn, record)
     update = SessionUpdate(context.kept, after, turn.sent.decision.view.covered_count, marks=turn.reply.marks)
     if context.append is None:

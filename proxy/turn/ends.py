@@ -184,7 +184,7 @@ async def _note_compaction(keeper: Keeper, turn: Turn, answer: Items) -> None:
     context, own_tokens = turn.sent.decision.context, turn.sent.decision.own_tokens
     if context.branch is None or turn.asked.controls.no_store or context.recognised.failure:
         return
-    name, marks = context.branch.name, marks_of(answer, context.counter.dialect)
+    name, marks = context.branch.name, marks_of(answer, context.server.counter.dialect)
     await keeper.amend(
         context.recognised,
         lambda session: session.with_compaction(name, marks).with_totals(own_tokens=own_tokens),
@@ -195,7 +195,7 @@ async def _note_compaction(keeper: Keeper, turn: Turn, answer: Items) -> None:
 
 def _answer(turn: Turn, one: str, parts: Parts, item: Json, *, is_trigger: bool) -> Response:
     decision, request = turn.sent.decision, turn.asked
-    counter, scale = decision.context.counter, decision.context.calibrated.scale
+    counter, scale = decision.context.server.counter, decision.context.calibrated.scale
     written = sum(counter.message(loads(text)) for text in parts.sealed)
     usage = usage_of(scale.upstream(decision.context.sent.tokens), written)
     if not is_trigger:

@@ -273,16 +273,14 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
     request = _client_request(admitted, body, data if encoding else b"")
     admitted.line.model, admitted.line.upstream = request.model, request.upstream.name
-    return await _with_items_opened(request, admitted)
+    return await _with_items_opened(request, admitted) if endpoint.compact_path else request
 
 
 async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) -> ClientRequest:
     """The request with the messages that its compaction items of the proxy's own stand for; raises `ProxyError`."""
     services, endpoint, owner = admitted.services, request.body.endpoint, admitted.owner.tenant
-    opened = None
-    if endpoint.compact_path:
-        most = most_unpacked(len(request.encoded_body or request.body.data), services.settings.limits.body)
-        opened = await services.compaction_items.opened(request.body, request.tenant, admitted.place, most)
+    most = most_unpacked(len(request.encoded_body or request.body.data), services.settings.limits.body)
+    opened = await services.compaction_items.opened(request.body, request.tenant, admitted.place, most)
     if opened is None:
         return request
     body = await wire.read_through_cache(opened, endpoint, services.message_cache, services.bounds, owner=owner)

@@ -11,18 +11,20 @@ from starlette.types import Receive, Scope, Send
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
-from proxy.condensing.turn import Decision, append_heads
+from proxy.condensing.turn import Decision
 from proxy.conversations.requests import RequestRecord
 from proxy.conversations.session import Branch, Session
 from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
-from proxy.protocols.replies import Capture
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
 from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
 from strategies.dialects.messages import MESSAGES
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from proxy.services import Services
@@ -51,7 +53,7 @@ async def at_server(came: AdmittedRequest, turn: Turn) -> None:
 def posted(came: AdmittedRequest, turn: Turn, body: bytes) -> UpstreamRequest:
     """A body as it goes to the upstream, under the request's headers."""
     asked, headers = turn.asked, turn.asked.headers
-    if reads_reply(turn):
+    if turn.sent.rounds or turn.sent.decision.probed or turn.sent.captures:  # the reply is read or edited
         headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
     view = turn.sent.decision.view
     if view.is_opaque and view.counter.dialect is MESSAGES:
@@ -113,28 +115,9 @@ def headers_of(turn: Turn, *, accepted: bool = True) -> list[tuple[str, str]]:
     return account.headers(decision, turn.timing, accepted=accepted)
 
 
-def is_captured(turn: Turn) -> bool:
-    """Whether what the model says in the reply is stored."""
-    context = turn.sent.decision.context
-    if context.append is None:
-        return turn.sent.stores and context.compacting is not None
-    return bool(append_heads(context)[1])
-
-
-def reads_reply(turn: Turn) -> bool:
-    """Whether the reply is read or edited, so that it must have no content encoding."""
-    sent = turn.sent
-    return bool(sent.rounds or sent.decision.probed) or is_captured(turn)
-
-
-def capture_of(turn: Turn, reply: UpstreamReply) -> Capture | None:
-    """What takes the items out of a reply, if they are stored."""
-    return turn.asked.body.endpoint.capture(reply.headers) if is_captured(turn) else None
-
-
 def editor_of(turn: Turn, reply: UpstreamReply) -> UsageRemover | None:
     """What takes the usage that the client did not ask for out of a stream; one that came encoded passes with it."""
-    is_editable = turn.sent.decision.probed and is_event_stream(reply.headers) and not encoding_of(reply.headers)
+    is_editable = is_event_stream(reply.headers) and not encoding_of(reply.headers)
     return UsageRemover(turn.asked.body.endpoint) if is_editable else None
 
 
@@ -152,7 +135,7 @@ def session_after(
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
         applied=_last_applied(decision),
         reply="" if context.compacting else reply.ending,
-        bound=context.bound_under(decision.applied),
+        bound=sent.bound,
     )
     if reply.anchor is not None and context.compacting is None:
         branch = branch._replace(anchor=reply.anchor)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from proxy.condensing.attempt import Turn
-from proxy.condensing.turn import Decision, append_heads
+from proxy.condensing.turn import Decision
 from proxy.errors import HeadMismatch
 from proxy.reasons import Action
 from tests.proxy.session_lines import (
@@ -191,7 +191,7 @@ class Sessions(RuleBasedStateMachine):
             self.lines.append(other)
             decision = self.request(other)
             assert decision.action is not Action.REPLAYED
-            assert decision.depth <= 1
+            assert decision.applied is None or decision.applied.depth <= 1
             self.speech.say(other, 40)
             self.request(other)
 
@@ -294,7 +294,7 @@ class Sessions(RuleBasedStateMachine):
         self.running.run(self.running.settle(turn, reply=reply))
         self.facts.note(line, turn.sent.decision)
         line.messages.append(reply)
-        line.appended, line.head = len(line.messages), append_heads(turn.sent.decision.context)[1]
+        line.appended, line.head = len(line.messages), turn.sent.decision.context.heads[1]
 
     @rule()
     def append_the_same_again(self) -> None:
@@ -307,7 +307,7 @@ class Sessions(RuleBasedStateMachine):
             return
         line.messages.pop()
         turn = self.decided(line, guard=guard)
-        assert append_heads(turn.sent.decision.context)[1] == newest
+        assert turn.sent.decision.context.heads[1] == newest
         self.answered(line, turn)
 
     @rule(old=st.booleans())

@@ -206,7 +206,7 @@ async def test_a_retry_costs_and_stores_the_same_for_any_length() -> None:
     _, short, few = await retried(SHORT)
     decision, long, many = await retried(LONG)
     assert decision.action is Action.PASSED
-    assert decision.context.recognised.is_derived
+    assert decision.context.recognised.identity.id is None
     assert long["digests"] == short["digests"] == TURN
     # A short conversation is below all marks by its length alone, which saves it some steps, however many messages.
     assert long["steps"] < short["steps"] + (LONG - SHORT) * 0.5

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Step
+from proxy.condensing.attempt import Attempt, Step, expecting
 from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.policy import Policy
+from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import size_refused
-from proxy.condensing.turn import Decision, expecting, fold_view
+from proxy.condensing.turn import Decision
 from proxy.errors import ProxyError
 from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Size, Unit

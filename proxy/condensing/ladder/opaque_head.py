@@ -6,9 +6,8 @@ import logging
 from dataclasses import replace
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import Attempt, Step
+from proxy.condensing.attempt import Attempt, Step, undecided
 from proxy.condensing.ladder.rung import Next, Parts, Rung
-from proxy.condensing.turn import undecided
 from proxy.protocols.opening import OpenedReply
 from proxy.reasons import Reason
 from proxy.servers.refusals import Subject

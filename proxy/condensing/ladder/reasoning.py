@@ -1,7 +1,7 @@
 """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
 
-`strategies/core/reasoning.py` explains the whole. `RequestContext.bound_under` knows which head a view has and what its
-branch remembers of the one before; here is what the upstream says to that.
+`strategies/core/reasoning.py` explains the whole. `proxy/condensing/reasoning.py` knows which head a view has and what
+its branch remembers of the one before; here is what the upstream says to that.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Named, Next, Parts, Rung
+from proxy.condensing.reasoning import binds
 from proxy.protocols.opening import OpenedReply
 from proxy.quoting import label
 from proxy.reasons import Reason
@@ -31,7 +32,7 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
     decision, context, rule = refused.decision, refused.decision.context, rule_of(refused, answer) or BOUND
     if Step.OTHER_REASONING in refused.tried:
         return Next(refused)
-    named: Named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
+    named: Named = (Restriction("reasoning", rule),) if rule == REQUIRED or not binds(context) else ()
     for restriction in named:
         context = context.for_profile(context.policy.profile.under(restriction))
     context = context._replace(refuses_reasoning=rule == BOUND, must_store=rule == BOUND)

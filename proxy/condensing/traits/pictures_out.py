@@ -41,7 +41,7 @@ def leaving_out(context: RequestContext, out: PicturesOut) -> RequestContext:
         body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
         if number:
             left -= number
-            chain[at] = _rewritten(message, body, number, context.counter)
+            chain[at] = _rewritten(message, body, number, context.server.counter)
     return TRAIT.put(context, out)._replace(shown=transcript.with_bodies(chain))
 
 

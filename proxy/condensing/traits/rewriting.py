@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.condensing.attempt import Step, Turn
+from proxy.condensing.attempt import Step, Turn, fits_whole
 from proxy.condensing.traits.trait import Trait
-from proxy.condensing.turn import RequestContext, fits_whole
+from proxy.condensing.turn import RequestContext
 
 PROOFS = 2
 SPARED_FOR = 3_600.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ _VENDORS = (
 _SUBSCRIPTION = "Bearer sk-ant-oat"  # how the token of a Claude subscription begins
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Destination:
     """One upstream: its address, the operator's key for it if there is one, the protocols and the models that go there.
 
@@ -47,7 +48,7 @@ class Destination:
     in_flight: int | None = None  # the most requests of clients that are served there at the same time
     credentials: Sequence[bytes] = field(default=CREDENTIALS, repr=False, compare=False)
 
-    @property
+    @cached_property
     def judges_callers(self) -> bool:
         """Whether the callers' own credentials go there."""
         return self.api_key is None and self.takes_credentials

@@ -8,8 +8,9 @@ import pytest
 
 from proxy.bodies.measure import Measured, Precision
 from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
+from proxy.condensing.attempt import expecting, undecided
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.turn import Decision, context_of, expecting, undecided
+from proxy.condensing.turn import Decision, context_of
 from proxy.controls import Controls
 from proxy.conversations.recognition import Identity, Recognised
 from proxy.protocols.chat import ChatCounter
@@ -59,6 +60,12 @@ def decision(
 
 def headers_of(made: Decision) -> dict[str, str]:
     return dict(headers(made, Timing()))
+
+
+def test_a_branch_is_shown_with_the_depth_of_its_view() -> None:
+    made = [decision(applied=replace(MADE, depth=depth)) for depth in (1, 3, 4, 12)]
+    shown = [headers_of(each)["X-Condenser-Branch"] for each in (decision(), *made)]
+    assert shown == ["main", "main+", "main+++", "main+4", "main+12"]
 
 
 def test_the_line_is_the_one_that_the_design_shows() -> None:

@@ -18,7 +18,6 @@ from proxy.conversations.session import (
     Session,
     branch_name,
     unstored_in,
-    with_depth,
 )
 from proxy.protocols.replies import ending
 from proxy.servers.windows import SizeRefused
@@ -138,9 +137,8 @@ def test_a_fork_stores_its_parents_messages_once() -> None:
     assert letters_unstored_in(opened, "aqerf") == "aqerf"
 
 
-def test_branches_are_main_then_b2_with_their_depth_behind() -> None:
+def test_branches_are_main_then_b2() -> None:
     assert [branch_name(number) for number in (0, 1, 2, 17)] == ["main", "main", "b2", "b17"]
-    assert [with_depth("b2", depth) for depth in (0, 1, 3, 4, 12)] == ["b2", "b2+", "b2+++", "b2+4", "b2+12"]
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12), st.sampled_from([NEW, DERIVED]))
