@@ -100,9 +100,11 @@ class Services:
         self._reader = Reader(tool_output_patterns())
         limits, self.destinations = settings.limits, destinations(settings)
         self.callers = Callers(self.upstream, self.stored.facts, self.background, clock)
-        asks = partial(Discovered, enabled=settings.upstream.discover)
+        asks = partial(Discovered, upstream=self.upstream, tasks=self.background, clock=clock)
+        discovers, is_one = settings.upstream.discover, settings.tenant_source == "fixed"
         self.discovered = {
-            each.base_url: asks(each, self.upstream, self.background, clock) for each in self.destinations
+            each.base_url: asks(each, enabled=discovers, is_for_one=discovers and is_one and each.judges_callers)
+            for each in self.destinations
         }
         """What the servers of the upstreams have said, by `base_url`."""
         self.asking = Asking(

@@ -3,16 +3,21 @@
 A model's ceiling is the window that it was trained for; servers load most models with a smaller one. Only windows that
 a server has loaded, or that a host says it serves, are used; otherwise the window stays unknown.
 
-Only the addresses in the settings are asked, each with the operator's key for it or with none: never with a caller's
-credential, and never at an address that a request names. No request waits for an answer. Answers are kept for a while,
-including those that state no window. A server that loads models on demand is asked again after each reply, because only
-then has it surely loaded the model, maybe with another window than the last time.
+Only the addresses in the settings are asked, each with the operator's key for it or with none, and never an address
+that a request names. No request waits for an answer. Answers are kept for a while, including those that state no
+window. A server that loads models on demand is asked again after each reply, because only then has it surely loaded the
+model, maybe with another window than the last time.
+
+A vendor's list of models says what this caller gets: a login may have other windows than a key has. So a list that
+passes by is read behind the reply and holds for the tenant that it was sent to (`Discovered.read_list`). Where all
+callers are one person (`is_for_one`), the server is asked for it once a day, with a credential that it just accepted.
 
 The model list, `GET /v1/models`, shows the kind of most servers and the windows of some (`_stated`); the others have
 pages of their own (`PAGES`). docs/reference/configuration.md has a table of servers.
 
-On servers of no known kind these numbers may be what a model was made for, so there they are ceilings: they lower the
-window of the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.
+On hosts of no known kind these numbers may be what a model was made for, or need a header that the request has not. So
+there they are ceilings: they lower the window of the bundled table, or stand where it has none. Of a server that loads
+models on demand, ceilings are not used.
 
 The paths of the other pages (`PAGES`) are relative to the address that has `/v1`. Several servers answer 200 to every
 path, so each reader reads only the members of its own server, and finds nothing in any other page.
@@ -30,6 +35,9 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from proxy.errors import UpstreamUnavailable
+from proxy.http.encodings import NotDecodable, decoder_for
+from proxy.http.headers import ANTHROPIC_VERSION, Headers, encoding_of, first
+from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.upstream import Upstream
 from proxy.servers.upstream.choice import Destination
@@ -41,8 +49,11 @@ LITELLM_CREATED = 1_677_610_602  # the time at which every model was created, ac
 CEILINGS = "ollama"
 """Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
 
-LENGTHS = ("context_length", "context_window", "max_context_length", "context_size", "max_context_window_tokens")
-HOST_MARKS = ("active", "capabilities", "pricing", "metadata")
+LENGTHS = (
+    *("context_length", "context_window", "max_context_length", "context_size", "max_context_window_tokens"),
+    "max_input_tokens",
+)
+HOST_MARKS = ("active", "capabilities", "pricing", "metadata", "slug")
 
 ROUTED = re.compile(r":(nitro|floor|online)$")
 """OpenRouter's suffixes that any model may have, so its list has the model without them."""
@@ -131,7 +142,8 @@ def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
         if not isinstance(name, str) or tokens is None or (name in windows and tokens >= windows[name].window):
             continue
         source = f"a maximum listed by {kind}" if is_ceiling else f"stated by {kind}"
-        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, source, is_ceiling)
+        is_bound = is_ceiling or kind is ServerKind.HOST
+        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, source, is_bound)
     return Reading(kind, windows)
 
 
@@ -173,8 +185,9 @@ def windows_in(data: object) -> Reading | None:
 
 
 def _rows(data: object) -> list[Row]:
-    """The rows of a model list; Together's has no object around them."""
-    return objects_at({"data": data} if isinstance(data, list) else data, "data")
+    """The rows of a model list; Together's has no object around them. That of Codex' server names models by `slug`."""
+    rows = objects_at({"data": data} if isinstance(data, list) else data, "data")
+    return rows or [{**row, "id": row["slug"]} for row in objects_at(data, "models") if "slug" in row]
 
 
 def _stated(row: Row, rows: Sequence[Row], kind: ServerKind) -> Stated:
@@ -305,6 +318,11 @@ MOMENT = 1.0  # seconds
 KEPT = 600.0  # seconds until a server that stated windows is asked again
 SILENCE_KEPT = 900.0  # the same for one that stated none
 FAILURE_KEPT = 30.0  # the same for one that could not be reached
+LIST_KEPT = 86_400.0  # seconds until a list is asked for again with a caller's credential
+LIST_PATH = "/v1/models"
+MAX_LISTS, MAX_LISTED = 500, 10_000
+"""Of each upstream: the tenants whose lists are remembered, and the models of one list."""
+_OF_ACCOUNT = (b"anthropic-", b"openai-", b"chatgpt-")  # how headers begin that say whose account or which API it is
 
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _log = logging.getLogger(__name__)
@@ -323,6 +341,10 @@ class Discovered:
     clock: Callable[[], float]
     _: KW_ONLY
     enabled: bool = True
+    is_for_one: bool = False  # whether the lists may be asked for with a caller's credential, because all are one's
+    lists: Lru[str, Reading] = field(default_factory=lambda: Lru(MAX_LISTS))
+    """What the server's list of models told each tenant that was sent it."""
+    _list_due: float = float("-inf")
     _reading: Reading | None = None
     _page: Page | None = None
     _due: float = float("-inf")
@@ -332,9 +354,45 @@ class Discovered:
         """The kind of the upstream's server; None until it is known."""
         return self._reading.kind if self._reading else None
 
-    def window(self, model: str) -> StatedWindow | None:
-        """The window that the server last stated for a model; does not ask the server."""
-        return self._reading.of(model) if self._reading else None
+    def window(self, model: str, tenant: str = "") -> StatedWindow | None:
+        """The window that the server last stated for a model: as loaded, else in its list; does not ask the server."""
+        stated = self._reading.of(model) if self._reading else None
+        if self.lists and (stated is None or stated.is_ceiling) and (listed := self.lists.get(tenant)) is not None:
+            return listed.of(model) or stated
+        return stated
+
+    async def read_list(self, tenant: str, data: bytes, headers: Headers) -> None:
+        """Takes in a list of models that the server sent a tenant; `headers` have its encoding.
+
+        One without a window, that unpacks to more than `MAX_BYTES`, or that cannot be read, says nothing. A list may
+        come in pages, so the models of earlier ones stay.
+        """
+        found, had = await asyncio.to_thread(_listed, data, encoding_of(headers)), self.lists.get(tenant)
+        if found is None:
+            return
+        self._list_due = self.clock() + LIST_KEPT
+        if had is not None and had.kind is found.kind and len(had.windows) < MAX_LISTED:
+            found = replace(found, windows={**had.windows, **found.windows})
+        # Most tenants are sent the same list, which is then kept once.
+        self.lists.put(tenant, next((each for each in self.lists.values() if each == found), found))
+
+    def ask_for_list(self, tenant: str, headers: Headers) -> None:
+        """Asks for the list in the background, as a caller whose credential in these headers was just accepted."""
+        if self.clock() >= self._list_due:
+            self._list_due = self.clock() + LIST_KEPT
+            names = self.at.credentials
+            own = [pair for pair in headers if pair[0] in names or pair[0].startswith(_OF_ACCOUNT)]
+            self.tasks.start(self._ask_for_list(tenant, own), ("list", self.at.base_url))
+
+    async def _ask_for_list(self, tenant: str, headers: Headers) -> None:
+        path = "/models?limit=1000" if first(headers, ANTHROPIC_VERSION[0]) else "/models"
+        try:
+            reply = await self.upstream.page(self.at, path, MAX_SECONDS, MAX_BYTES, headers=headers)
+        except UpstreamUnavailable:
+            self._list_due = self.clock() + FAILURE_KEPT
+            return
+        if reply.status == HTTPStatus.OK:
+            await self.read_list(tenant, reply.body, [])
 
     def ask_if_due(self) -> None:
         """Asks the server in the background, unless it was asked lately; called when a window is wanted."""
@@ -432,3 +490,13 @@ class Discovered:
         """The status of a page and its JSON value, which is None if it could not be read."""
         reply = await self.upstream.page(self.at, path, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
         return reply.status, json_or_none(reply.body) if reply.status == HTTPStatus.OK else None
+
+
+def _listed(data: bytes, encoding: str) -> Reading | None:
+    """The windows that a list of models states, as it came in its encoding; None if it cannot be read."""
+    decoder = decoder_for(encoding)
+    try:
+        plain = decoder.feed(data, MAX_BYTES) if decoder else b""
+    except NotDecodable:
+        return None
+    return windows_in(json_or_none(plain)) if len(plain) <= MAX_BYTES else None

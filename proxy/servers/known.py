@@ -93,13 +93,14 @@ class ModelWindows(NamedTuple):
         is_set = Window(requested, REQUEST) if requested is not None else self.chosen
         if is_set is not None:
             return is_set
-        limit = self.max_input or (stated.max_input if stated else None)
-        known = Window(stated.window, stated.source, limit) if stated else self.listed
-        if stated and stated.is_ceiling and (self.listed.tokens or stated.window) < stated.window:
-            known = self.listed
-        # A server states the window that a request has which does not ask for more.
-        if known.tokens == self.listed.tokens and (is_long or self.is_long):
-            known = self.long
+        asks_more = is_long or self.is_long
+        known = listed = self.long if asks_more else self.listed
+        if stated is not None and stated.is_ceiling and (listed.tokens or stated.window) >= stated.window:
+            limit = self.max_input or stated.max_input or listed.max_input
+            known = Window(stated.window, stated.source, limit)
+        elif stated is not None and not stated.is_ceiling and not (asks_more and stated.window == self.listed.tokens):
+            # A server states the window that a request has which does not ask for more.
+            known = Window(stated.window, stated.source, self.max_input or stated.max_input)
         return known if learned is None else known.lowered(learned.tokens)
 
 
@@ -239,7 +240,7 @@ class Servers:
     def stated(self, scope: LessonScope) -> StatedWindow | None:
         """The window that a server last stated for a model."""
         server = self.discovered.get(scope.upstream)
-        return server.window(scope.model) if server is not None else None
+        return server.window(scope.model, scope.tenant) if server is not None else None
 
     async def asked(self, scope: LessonScope, *, anew: bool = False) -> None:
         """Returns when the server of a scope has been asked what it is, lately or `anew`."""

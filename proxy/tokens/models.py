@@ -138,4 +138,4 @@ class StatedWindow(NamedTuple):
     window: int  # in tokens, input and output together
     max_input: int | None  # the limit in tokens for the input alone, if the server has one below the window
     source: str  # who states it, in words
-    is_ceiling: bool = False  # whether it may be larger than what the server has loaded
+    is_ceiling: bool = False  # whether it may be larger than what a request gets, so that the table may lower it

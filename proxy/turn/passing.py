@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from time import perf_counter
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,6 +20,7 @@ from proxy.http.headers import ENCODING, encode_headers, first
 from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
+from proxy.servers.discovery import LIST_PATH, MAX_BYTES
 from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.servers.upstream.choice import Destination, destination_of
 from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
@@ -113,7 +115,30 @@ async def _forward(
     finally:
         scope[LINE].upstream_ms = (perf_counter() - started) * 1000
     scope[LINE].is_relayed = True
-    return Relay(endpoint, client, reply, encode_headers(own_headers))
+    relay = Relay(endpoint, client, reply, encode_headers(own_headers))
+    if scope["path"] == LIST_PATH and scope["method"] == "GET" and reply.status == HTTPStatus.OK:
+        _watch_list(relay, admitted, upstream)
+    return relay
+
+
+class _PassingList:
+    """The bytes of a list of models, if it is not too long to be read."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def feed(self, chunk: bytes) -> None:
+        self.data += chunk[: MAX_BYTES + 1 - len(self.data)]
+
+
+def _watch_list(relay: Relay, admitted: AdmittedRequest, upstream: Destination) -> None:
+    """Has a list of models read once it has passed, for the tenant that it was sent to."""
+    owner, services, passing = admitted.owner, admitted.services, _PassingList()
+    server, tenant = services.discovered[upstream.base_url], owner.tenant_at(upstream)
+    # Anybody can say whose login it is, and some servers show their list to anybody.
+    if server.enabled and (not owner.login or services.callers.trust_in(owner, upstream).accepted):
+        relay.watched = passing
+        relay.follow = lambda: services.background.start(server.read_list(tenant, passing.data, relay.reply.headers))
 
 
 async def _upstream_unread(admitted: AdmittedRequest, content: bytes | AsyncIterator[bytes]) -> Destination:

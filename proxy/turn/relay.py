@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -27,7 +27,7 @@ from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_event_stream, is_success, to_client
 from proxy.http.sse import between_events
 from proxy.protocols.endpoint import Endpoint
-from proxy.protocols.watching import MAX_HELD, UsageRemover, WatchedReply
+from proxy.protocols.watching import MAX_HELD, UsageRemover
 from proxy.servers.upstream import UpstreamReply
 from proxy.turn.reading import ClientGone, ClientStream
 
@@ -109,6 +109,12 @@ def allows_beats(status: int, headers: Headers) -> bool:
     return is_open and is_success(status) and is_event_stream(headers)
 
 
+class Watching(Protocol):
+    """What reads along while a reply is relayed."""
+
+    def feed(self, chunk: bytes) -> None: ...
+
+
 @dataclass(slots=True)
 class Relay:
     """An ASGI app that passes on a reply, and settles it before the last byte.
@@ -125,7 +131,7 @@ class Relay:
     own_headers: Headers
     _: KW_ONLY
     settle: Settle | None = None
-    watched: WatchedReply | None = None
+    watched: Watching | None = None
     follow: Callable[[], None] | None = None
     editor: UsageRemover | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
@@ -280,7 +286,7 @@ class Relay:
         else:
             storing.add_done_callback(lambda _: follow())
 
-    def _feed(self, watched: WatchedReply, chunk: bytes) -> None:
+    def _feed(self, watched: Watching, chunk: bytes) -> None:
         try:
             watched.feed(chunk)
         except Exception:  # noqa: BLE001

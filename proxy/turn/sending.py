@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
@@ -18,6 +20,7 @@ from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
+from proxy.servers.discovery import Discovered
 from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
@@ -42,12 +45,19 @@ async def at_server(came: AdmittedRequest, turn: Turn) -> None:
         server = services.discovered[address]
         server.ask_if_due()
         came.at_end.append(server.ask_after_reply)  # a local server may have loaded a model with another window
+        if server.is_for_one and not turn.asked.path:
+            came.at_end.append(partial(_ask_for_list, server, turn.asked))
     # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
     lane = services.asking.lane_of(address)
     lane.enter_foreground()
     came.at_end.append(lane.leave_foreground)
     await lane.cleared()
     await services.refusals.room_for(turn.sent)
+
+
+def _ask_for_list(server: Discovered, asked: ClientRequest) -> None:
+    if asked.trust.accepted:
+        server.ask_for_list(asked.tenant, asked.headers)
 
 
 def posted(came: AdmittedRequest, turn: Turn, body: bytes) -> UpstreamRequest:

@@ -1,6 +1,8 @@
 """The upstream's server is asked in the background which windows its models have, and believed until it says other."""
 
-from collections.abc import Iterator, Mapping
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,39 +11,52 @@ import pytest
 
 from tests.proxy.servers import pages
 from tests.support import wire
+from tests.support.logins import login
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
-from tests.support.replies import Reply, hang_up, json_reply
+from tests.support.replies import Reply, hang_up, json_reply, overflow, raw
 from tests.support.signals import Signal
 from tests.support.stage import body_of, controls
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
-HELLO = [{"role": "user", "content": "Hello"}]
+OWN = "caller-s-own"
 LIST = "/v1/models"
 LISTED_BUT_SILENT = {"/v1/models": {"object": "list", "data": []}}
 
 
 @dataclass
 class Scene:
-    """A proxy before a server that answers GETs from `pages`, and 404 where there is none."""
+    """A proxy before a server that answers GETs from `pages`, and 404 where there is none.
+
+    A page may be one credential's own: its key is then the target and the credential.
+    """
 
     proxy: Proxy
     upstream: ScriptedUpstream
     pages: dict[str, Any]
     now: list[float] = field(default_factory=lambda: [1_000_000.0])
 
-    def chat(self, model: str = "m", *headers: tuple[str, str]) -> Answer:
-        given = [*wire.JSON, ("Authorization", "Bearer caller-s-own"), *headers]
-        answer = wire.request(self.proxy.url, "POST", CHAT, body_of(HELLO, model), given)
-        assert answer.status == 200, answer.body
+    def chat(
+        self, model: str = "m", *headers: tuple[str, str], credential: str = OWN, status: int = 200, said: str = "Hello"
+    ) -> Answer:
+        given = [*wire.JSON, ("Authorization", f"Bearer {credential}"), *headers]
+        body = body_of([{"role": "user", "content": said}], model)
+        answer = wire.request(self.proxy.url, "POST", CHAT, body, given)
+        assert answer.status == status, answer.body
         return answer
 
-    def window(self, model: str = "m", *headers: tuple[str, str]) -> str | None:
+    def window(self, model: str = "m", *headers: tuple[str, str], credential: str = OWN) -> str | None:
         """The window that a request is decided with; returns when what it has started is over."""
-        answer = self.chat(model, *headers)
+        answer = self.chat(model, *headers, credential=credential)
         self.proxy.quiet()
         return answer.window
+
+    def list_models(self, credential: str = OWN, target: str = LIST) -> Answer:
+        """Has a caller list the models, through the proxy; returns when the list is read."""
+        answer = wire.request(self.proxy.url, "GET", target, headers=[("Authorization", f"Bearer {credential}")])
+        self.proxy.quiet()
+        return answer
 
     @property
     def asked(self) -> list[str]:
@@ -52,7 +67,8 @@ class Scene:
     def answer(self, exchange: Exchange) -> Reply | None:
         if exchange.method != "GET":
             return None
-        page = self.pages.get(exchange.target)
+        credential = (exchange.header("authorization") or "").removeprefix("Bearer ")
+        page = self.pages.get(f"{exchange.target} {credential}", self.pages.get(exchange.target))
         if isinstance(page, Reply):
             return page
         return json_reply({"error": "no such page"}, status=404) if page is None else json_reply(page)
@@ -201,3 +217,105 @@ def test_a_request_that_needs_no_window_asks_nobody(header: tuple[str, str], dis
     with scene({LIST: pages.VLLM}, upstream={"discover": discover}) as playing:
         playing.chat("m", header)
         assert playing.asked == []
+
+
+NEEDS_A_KEY = json_reply({"error": {}}, status=401)
+CODEX = {"models": [{"slug": "gpt-5.5", "context_window": 272_000, "visibility": "list"}]}
+CLAUDE = {"data": [{"type": "model", "id": "claude-sonnet-4-5", "max_input_tokens": 1_000_000, "max_tokens": 64_000}]}
+SMALL = {"data": [{"id": "m", "context_window": 8_192, "active": True}]}
+LARGER = {"data": [{"id": "m", "context_window": 16_384, "active": True}]}
+
+
+def packed(document: Any) -> Reply:
+    return raw(gzip.compress(json.dumps(document).encode(), mtime=0), headers=[("content-encoding", "gzip")])
+
+
+@pytest.mark.parametrize("reply", [json_reply, packed], ids=["plain", "gzip"])
+def test_a_list_that_passes_by_counts_for_whom_it_was_sent_to(reply: Callable[[Any], Reply]) -> None:
+    """A login to ChatGPT has another window than the bundled table, which has that of a key."""
+    target = LIST + "?client_version=1"
+    with scene({LIST: NEEDS_A_KEY, target: reply(CODEX)}) as playing:
+        assert playing.window("gpt-5.5") == "1050000"
+        assert playing.list_models(target=target).body == reply(CODEX).steps[0]
+        assert playing.window("gpt-5.5") == "272000"
+        assert playing.window("gpt-5.5", credential="another") == "1050000"
+        assert playing.asked == [LIST, target]
+
+
+def test_each_upstream_has_lists_of_its_own() -> None:
+    with ScriptedUpstream() as other:
+        upstreams = [{"name": "one", "base_url": other.base_url}, {"name": "two", "base_url": other.base_url + "/two"}]
+        settings = {"upstreams": upstreams, "single_user": True}
+        with scene({}, upstream={"base_url": None}, **settings) as playing:
+            other.answer(lambda each: json_reply(SMALL) if each.target == LIST else None)
+            playing.list_models()
+            assert playing.window("m", ("X-Condenser-Upstream", "one")) == "8192"
+            assert playing.window("m", ("X-Condenser-Upstream", "two")) == "unknown"
+
+
+def test_of_list_and_table_the_smaller_counts_for_the_headers_of_the_request() -> None:
+    """Anthropic's list states a million also where that needs a header."""
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": CLAUDE}) as playing:
+        playing.list_models()
+        assert playing.window("claude-sonnet-4-5") == "200000"
+        assert playing.window("claude-sonnet-4-5", ("anthropic-beta", "context-1m-2025-08-07")) == "1000000"
+
+
+def test_a_list_that_is_too_long_passes_whole_and_says_nothing() -> None:
+    filler = [{"id": f"filler-{number}", "note": "x" * 1_000} for number in range(2_100)]
+    too_long = {"data": [*SMALL["data"], *filler]}
+    for reply in (json_reply(too_long), packed(too_long)):
+        with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": reply}) as playing:
+            assert playing.list_models().body == reply.steps[0]
+            assert playing.window() == "unknown"
+
+
+def test_a_login_has_a_list_only_once_it_was_accepted() -> None:
+    """Anybody can say whose login it is."""
+    mine, forged = login("me"), login("me", signature="forged")
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {mine}": LARGER, f"{LIST} {forged}": SMALL}) as playing:
+        playing.window(credential=mine)
+        playing.list_models(forged)
+        assert playing.window(credential=mine) == "unknown"
+        playing.list_models(mine)
+        assert playing.window(credential=mine) == "16384"
+
+
+def test_one_person_s_server_is_asked_once_a_day_with_the_credential_that_it_accepts() -> None:
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": SMALL}, single_user=True) as playing:
+        assert playing.window() == "unknown"
+        assert playing.window() == "8192"
+        assert playing.asked == [LIST, LIST]
+        sent = [each.header("authorization") for each in playing.upstream.journal if each.method == "GET"]
+        assert sent == [None, f"Bearer {OWN}"]
+        playing.pages[f"{LIST} {OWN}"] = LARGER
+        playing.now[0] += 86_401
+        playing.window()
+        assert playing.window() == "16384"
+
+
+@pytest.mark.parametrize("settings", [{}, {"single_user": True, "upstream": {"api_key": "operator"}}])
+def test_where_several_people_ask_or_a_key_is_the_operators_no_caller_s_credential_is_used(settings: Any) -> None:
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": SMALL}, **settings) as playing:
+        playing.window()
+        assert playing.window() == "unknown"
+        gets = [each for each in playing.upstream.journal if each.method == "GET"]
+        assert f"Bearer {OWN}" not in {each.header("authorization") for each in gets}
+
+
+def test_a_credential_that_is_refused_lists_nothing() -> None:
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": SMALL}, single_user=True) as playing:
+        playing.upstream.reply(json_reply({"error": {"message": "who are you?"}}, status=401))
+        playing.chat(status=401)
+        assert playing.asked == [LIST]
+
+
+def test_a_newer_list_ends_what_an_older_refusal_taught() -> None:
+    with scene({LIST: NEEDS_A_KEY, f"{LIST} {OWN}": LARGER}) as playing:
+        playing.list_models()
+        playing.upstream.reply(overflow(4_096, 4_804))
+        playing.chat(status=400, said="Plant the beds. " * 1_200)
+        assert playing.window() == "4096"
+        playing.pages[f"{LIST} {OWN}"] = {"data": [{"id": "m", "context_window": 32_768, "active": True}]}
+        playing.list_models()
+        assert playing.window() == "32768"

@@ -116,7 +116,14 @@ class Upstream:
         return (await self.page(upstream, "/models", _PROBE_TIMEOUT, 0)).status
 
     async def page(
-        self, upstream: Destination, path: str, timeout: float, most_bytes: int, *, beside_v1: bool = False
+        self,
+        upstream: Destination,
+        path: str,
+        timeout: float,
+        most_bytes: int,
+        *,
+        beside_v1: bool = False,
+        headers: Headers | None = None,
     ) -> JsonReply:
         """Gets a page of an upstream's server, with the operator's key if there is one; raises `UpstreamUnavailable`.
 
@@ -125,7 +132,8 @@ class Upstream:
         """
         base = _address(upstream.base_url)
         place = base.path.removesuffix(V1) if beside_v1 else base.path
-        return await self._call("GET", base.server + place + path, upstream.headers, timeout, most_bytes)
+        own = upstream.headers if headers is None else headers
+        return await self._call("GET", base.server + place + path, own, timeout, most_bytes)
 
     async def _call(
         self, method: str, url: str, headers: Headers, timeout: float, most_bytes: int, data: bytes | None = None
