@@ -13,10 +13,10 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_economy, pipeline, positive, use_config, window
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from proxy.commands.replaying.report import ReplayResults
     from proxy.services import Services
 
-WINDOW = 8_192
 _OFF = "off"
 _ONE_AND_OFF = 2
 _ROLES = ("summarizer", "judge")
+T = TypeVar("T")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_economy(command)
     command.add_argument(
-        "--window", metavar="TOKENS", type=window, help=f"the context length (the model's, else {WINDOW:,})"
+        "--window", metavar="TOKENS", type=window, help="the context length (the recorded one, else the model's)"
     )
     command.add_argument(
         "--model", metavar="NAME", default="", help="whose tokenizer, window and prices count (the recorded one)"
@@ -77,8 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
-    arguments.model = arguments.model or _recorded_model(conversations)
-    replayed = asyncio.run(_replay(conversations, arguments))
+    recorded = None if arguments.model else _usual(each.window for each in conversations if each.window)
+    arguments.model = (
+        arguments.model or _usual(each.model for each in conversations for _ in each.messages if each.model) or ""
+    )
+    replayed = asyncio.run(_replay(conversations, arguments, recorded))
     if arguments.html:
         arguments.html.write_text(page(replayed), "utf-8")
     if arguments.json:
@@ -106,13 +109,29 @@ def _loaded(paths: Sequence[Path]) -> Sequence[Conversation]:
     return found
 
 
-def _recorded_model(conversations: Sequence[Conversation]) -> str:
-    """The model with which most messages were recorded; "" if none is."""
-    used = Counter(each.model for each in conversations for _ in each.messages if each.model)
-    return used.most_common(1)[0][0] if used else ""
+def _usual(values: Iterable[T]) -> T | None:
+    """The most frequent of some values; None if there are none."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
 
 
-async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
+def _window(arguments: argparse.Namespace, settings: Settings, own: Window, recorded: int | None) -> Window:
+    """The window to play with: one that was chosen, else the one that the client took the model to have.
+
+    A model whose window nobody knows is played with `marks.most` alone, as it would be served. Raises `SettingsError`
+    if that is off, too.
+    """
+    if arguments.window or own.is_set:
+        return Window(arguments.window, "--window") if arguments.window else own
+    if recorded or own.tokens is not None:
+        return Window(recorded, "recorded by the client") if recorded else own
+    if most := settings.own("marks", arguments.model).most:
+        return Window(None, f"unknown; condensed at marks.most, {most:,}")
+    raise SettingsError("no window is known, and marks.most is 0: give --window")
+
+
+async def _replay(
+    conversations: Sequence[Conversation], arguments: argparse.Namespace, recorded: int | None
+) -> ReplayResults:
     from proxy.commands.replaying.measures import summarize
     from proxy.commands.replaying.models import RealModels, prices_of
     from proxy.commands.replaying.play import Player, Playing, open_replay_proxy
@@ -126,8 +145,8 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
         own = built.services.servers.window(LessonScope(arguments.model))
-        assumed = arguments.window or (WINDOW if own.tokens is None else None)
-        player = Player(built, arguments.model, assumed)
+        window = _window(arguments, settings, own, recorded)
+        player = Player(built, arguments.model, None if window is own else window.tokens)
         progress = Progress(len(ways) * len(conversations))
         rows: dict[str, list[ReplayedConversation]] = {name: [] for name in ways}
         for i, conversation in enumerate(conversations):
@@ -142,7 +161,6 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
         costs = prices_of(built.services, arguments.model)
-    window = own if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     failures = models.failures.items() if models else ()
     warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
     if models is not None and models.stopped:

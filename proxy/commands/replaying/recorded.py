@@ -21,13 +21,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.commands.replaying.session_files import bodies_in
+from proxy.commands.replaying.session_files import WINDOW, bodies_in
 from proxy.protocols import endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint, MalformedElement
 from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT
-from proxy.values import json_or_none, word_at
+from proxy.values import count_at, json_or_none, word_at
 from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text
 from strategies.dialects.responses import RESPONSES
 
@@ -75,6 +75,7 @@ class Conversation:
     members: Mapping[str, Any] = field(default_factory=dict)
     """Members of a request besides messages and tools that cost prompt tokens."""
     model: str = ""  # that the client named, where that is recorded
+    window: int = 0  # in tokens, that the client took the model to have, where that is recorded
 
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
@@ -142,6 +143,7 @@ def _conversation(place: str, document: Any) -> Conversation:
         endpoint=endpoint,
         members={key: found[key] for key in endpoint.counted_members if key in found and key != "tools"},
         model=word_at(found, "model"),
+        window=count_at(found, WINDOW),
     )
 
 

@@ -170,7 +170,8 @@ def title(replayed: ReplayResults) -> str:
     count = replayed.conversations
     conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
     model = replayed.model or "no model named"
-    return f"{replayed.file}: {conversations}, {model}, window {replayed.window.tokens:,} ({replayed.window.source})"
+    tokens, source = replayed.window.tokens, replayed.window.source
+    return f"{replayed.file}: {conversations}, {model}, window " + (f"{tokens:,} ({source})" if tokens else source)
 
 
 def share_text(share: Share | None) -> str:
@@ -339,7 +340,8 @@ def _plotted(replayed: ReplayResults) -> Iterator[str]:
         ways = {name: conversations[place] for name, conversations in played.items()}
         called = directs[place].id
         usable = max((one.usable_tokens for one in directs[place].requests), default=0)
-        limits = {"window": float(replayed.window.tokens or 0), "usable": float(usable)}
+        window = replayed.window.tokens
+        limits = {"window": float(window), "usable": float(usable)} if window else {}
         tokens = [_tokens(name, way) for name, way in ways.items()]
         money = [Line(name, _spent(way, replayed.costs)) for name, way in ways.items()]
         unit = replayed.currency if replayed.has_prices else "millions of input tokens at usual ratios"

@@ -17,6 +17,8 @@ from typing import Any
 from proxy.values import count_at, list_at, object_at, objects_at, word_at
 
 Body = dict[str, Any]
+WINDOW = "model_context_window"
+"""The member of a body, as of Codex' news, for the window in tokens that the client took its model to have."""
 _SAID = ("user", "assistant")
 _ITEMS = ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
 _CODEX_ONLY = ("ghost_snapshot", "other")  # items that Codex keeps for itself
@@ -56,10 +58,12 @@ def _rollout(lines: Sequence[Mapping[str, Any]]) -> Iterator[Body]:
     items: list[Mapping[str, Any]] = []
     turns: list[int] = []  # where each turn began
     meta: Mapping[str, Any] = {}
-    model, part = "", 1
+    model, part, window = "", 1, 0
     for line in lines:
         kind, payload = word_at(line, "type"), object_at(line, "payload")
         news = word_at(payload, "type")
+        if kind == "event_msg":  # a turn begins with it; older versions have it with the usage
+            window = count_at({**object_at(payload, "info"), **payload}, WINDOW) or window
         if kind == "session_meta":
             meta = meta or payload  # a fork begins with the lines of what it was forked from
         elif kind == "turn_context":
@@ -72,14 +76,17 @@ def _rollout(lines: Sequence[Mapping[str, Any]]) -> Iterator[Body]:
             first = max(len(turns) - max(count_at(payload, "num_turns"), 1), 0)
             del items[turns[first] :], turns[first:]
         elif kind == "compacted":
-            yield _codex_body(meta, items, model, part)
+            yield _codex_body(meta, items, model, part, window)
             items, turns, part = _compacted(items, payload), [], part + 1
-    yield _codex_body(meta, items, model, part)
+    yield _codex_body(meta, items, model, part, window)
 
 
-def _codex_body(meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], model: str, part: int) -> Body:
+def _codex_body(
+    meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], model: str, part: int, window: int
+) -> Body:
     told = word_at(object_at(meta, "base_instructions"), "text") or word_at(meta, "instructions")
-    return {"id": _part(word_at(meta, "id"), part), "model": model, "instructions": told, "input": list(items)}
+    named = {"id": _part(word_at(meta, "id"), part), "model": model, WINDOW: window}
+    return {**named, "instructions": told, "input": list(items)}
 
 
 def _compacted(items: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:

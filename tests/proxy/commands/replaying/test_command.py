@@ -24,11 +24,45 @@ def test_the_table_names_model_and_window_and_begins_with_off(
 ) -> None:
     assert main(["replay", str(recorded), "--limit", "1", "--strategy", "recent,off"]) == 0
     out = capsys.readouterr().out
-    assert "1 conversation, no model named, window 8,192 (default, none is known)" in out
+    assert "1 conversation, no model named, window unknown; condensed at marks.most, 200,000" in out
     assert out.startswith("All 20 requests fit as they are; with recent, ")
     assert [row.split()[0] for row in out.splitlines()[6:8]] == ["off", "recent"]
     assert main(["replay", str(recorded), "--limit", "1", "--model", "gpt-4o", "--strategy", "recent"]) == 0
     assert "gpt-4o, window 128,000 (bundled table)" in capsys.readouterr().out
+
+
+def test_the_window_is_the_one_that_codex_was_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a login's models accept is not what the table has of the same name."""
+    lines = [("session_meta", {"id": "c1"}), ("turn_context", {"model": "gpt-5.5"})]
+    lines += [("event_msg", {"type": "task_started", "model_context_window": 258_400})]
+    for turn in range(20):
+        for role, kind in (("user", "input_text"), ("assistant", "output_text")):
+            said = [{"type": kind, "text": f"Bed {turn}. " * 9}]
+            lines.append(("response_item", {"type": "message", "role": role, "content": said}))
+    path = tmp_path / "rollout.jsonl"
+    path.write_text("\n".join(json.dumps({"type": kind, "payload": payload}) for kind, payload in lines))
+    assert main(["replay", str(path), "--strategy", "recent", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["window"], read["window_source"]) == (258_400, "recorded by the client")
+    for arguments, window in ((["--window", "9000"], 9_000), (["--model", "gpt-4o"], 128_000)):
+        assert main(["replay", str(path), "--strategy", "recent", "--json", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["window"] == window
+
+
+def test_without_a_window_nothing_is_refused_and_marks_most_condenses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "talk.jsonl"
+    path.write_text(json.dumps({"model": "novel", "messages": questions_and_answers(20)}))
+    monkeypatch.setenv("CONDENSER_MARKS__MOST", "800")
+    assert main(["replay", str(path), "--strategy", "recent", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert (read["window"], read["window_source"]) == (None, "unknown; condensed at marks.most, 800")
+    off, recent, _ = read["strategies"]
+    assert (off["unanswered"], recent["unanswered"], recent["condensations"] > 0) == (0, 0, True)
+    monkeypatch.setenv("CONDENSER_MARKS__MOST", "0")
+    assert main(["replay", str(path), "--strategy", "recent"]) == 2
+    assert capsys.readouterr().err == "condenser: no window is known, and marks.most is 0: give --window\n"
 
 
 def test_json_has_the_figures_of_every_strategy(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:

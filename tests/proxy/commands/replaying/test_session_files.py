@@ -132,13 +132,14 @@ def test_a_rollout_is_read_with_its_instructions_and_without_what_codex_keeps_fo
         item("user", "Wrong."),
         item("assistant", "Wronged."),
         codex("event_msg", type="thread_rolled_back", num_turns=1),
+        codex("event_msg", type="token_count", info={"model_context_window": 258_400}),
         codex("event_msg", type="token_count", info={}),
     )
     kinds = ["message", "reasoning", "function_call", "function_call_output", "message"]
     assert [message["type"] for message in read_one.messages] == kinds
     assert not any("internal_x" in message for message in read_one.messages)
     assert list(request_ends(read_one)) == [1, 4]
-    assert (read_one.id, read_one.model) == ("c1", "gpt-5.2-codex")
+    assert (read_one.id, read_one.model, read_one.window) == ("c1", "gpt-5.2-codex", 258_400)
     assert read_one.members == {"instructions": "You are Codex."}
 
 
