@@ -3,6 +3,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_the_table_names_model_and_window_and_begins_with_off(
 
 def test_the_window_is_the_one_that_codex_was_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a login's models accept is not what the table has of the same name."""
-    lines = [("session_meta", {"id": "c1"}), ("turn_context", {"model": "gpt-5.5"})]
+    lines: list[tuple[str, dict[str, Any]]] = [("session_meta", {"id": "c1"}), ("turn_context", {"model": "gpt-5.5"})]
     lines += [("event_msg", {"type": "task_started", "model_context_window": 258_400})]
     for turn in range(20):
         for role, kind in (("user", "input_text"), ("assistant", "output_text")):
