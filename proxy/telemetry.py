@@ -393,7 +393,7 @@ class Sums:
 
     Each replica adds to the sums in the store, and has its own since it started (`total`). `prices` are those of a
     model, None if they are not known; `clock` gives seconds since the epoch. What the store does not take is kept
-    until it does.
+    until it does; a slot whose sum is no sum in the store is dropped, because it would fail for ever.
     """
 
     def __init__(
@@ -446,8 +446,9 @@ class Sums:
             try:
                 await self._stored.in_time(self._stored.store.add(_sum_of(hour), named, KEPT))
             except StoreError as error:
-                self._stored.outage.failed("sums were not written", error)
-                if slot * SLOT > self._clock() - KEPT:
+                is_lost = error.reason == "store-corrupt"
+                self._stored.outage.failed("sums were dropped" if is_lost else "sums were not written", error)
+                if slot * SLOT > self._clock() - KEPT and not is_lost:
                     self._waiting.setdefault(slot, Tally()).update(found)
 
     async def since(self, seconds: int) -> list[tuple[int, Tally[str]]]:
@@ -462,7 +463,7 @@ class Sums:
         ):
             for named, amount in found.items():
                 place, _, name = named.partition(":")
-                slot = hour * _HOUR // SLOT + int(place)
+                slot = hour * _HOUR // SLOT + int(place) if place.isdecimal() else 0  # else not of this version
                 if slot >= first:
                     slots.setdefault(slot, Tally())[name] += amount
         return [(slot * SLOT, slots[slot]) for slot in sorted(slots)]

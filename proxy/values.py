@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+MOST_COUNTED = 2**31
+"""No request has so many tokens or parts: a larger number is a mistake, and counts as none."""
+
 
 def json_or_none(text: str | bytes) -> Any:
     """The value of a JSON text; None if it is not valid JSON or too deeply nested to be parsed."""
@@ -22,10 +25,10 @@ def word_at(document: Any, key: str) -> str:
 
 
 def count_at(document: Any, key: str) -> int:
-    """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
+    """The positive integer at a key of an object; 0 if it is anything else or absurd, or `document` is no object."""
     # Nearly always a plain dict, which is checked much faster than a Mapping.
     value = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_COUNTED else 0
 
 
 def object_at(document: Any, key: str) -> Mapping[str, Any]:

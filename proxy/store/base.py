@@ -72,6 +72,10 @@ CHECK = StoreKey("encryption", "check")
 SECRET = StoreKey("compactions", "secret")
 """The entry of a record with its name, which signs what clients hold for the proxy. It is never saved, so not shown."""
 FOR_GOOD = 100 * 365 * 24 * 3600  # seconds
+MOST_SUMMED = 2**53
+"""A sum stays at this, below 0 too: what is larger is no integer in JSON or in a script of Redis."""
+MOST_MISSING = 600_000
+"""Milliseconds after which a budget is full again at the latest, whatever was taken: one absurd amount locks nobody."""
 
 
 class Snapshot(NamedTuple):
@@ -144,16 +148,20 @@ class Store(Protocol):
         """Stores a fact for `ttl` seconds, in place of the one with its name."""
 
     async def add(self, name: str, amounts: Mapping[str, int], ttl: int) -> None:
-        """Adds amounts to those of a sum, which lives for `ttl` seconds from now on. Names are as in `claim`."""
+        """Adds amounts to those of a sum, which lives for `ttl` seconds from now on. Names are as in `claim`.
+
+        None grows beyond `MOST_SUMMED`.
+        """
 
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
-        """The amounts of these sums, in order; no amounts for one that does not exist."""
+        """The amounts of these sums, in order; no amounts for one that does not exist, and none that is no number."""
 
     async def spend(self, name: str, amount: int, most: int) -> int:
         """Takes milliseconds from a budget of `most`, which gets one back in each; returns 0, or how long it is empty.
 
         If anything is left, the whole amount is taken, even if that is more; if nothing is, nothing is taken. With
-        `UNBOUNDED` it always is. An amount below 0 is given back. Names are as in `claim`.
+        `UNBOUNDED` it always is. No more than `MOST_MISSING` is ever gone. An amount below 0 is given
+        back. Names are as in `claim`.
         """
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:

@@ -34,19 +34,33 @@ of its own that is never cancelled: a caller that is cancelled, or out of time, 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import JOURNAL, FindResult, Part, Quotas, Snapshot, Store, StoreError, StoreKey, Write
+from proxy.store.base import (
+    JOURNAL,
+    MOST_MISSING,
+    MOST_SUMMED,
+    FindResult,
+    Part,
+    Quotas,
+    Snapshot,
+    Store,
+    StoreError,
+    StoreKey,
+    Write,
+)
 from proxy.store.redis import Breaker, Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
 
 LISTING = 5.0  # seconds that a listing of entries may take; each of its steps is bounded like any other exchange
 
+_NUMBER = re.compile(rb"-?[0-9]{1,19}")
 _STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
 _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note nothing
 
@@ -120,15 +134,19 @@ class RedisStore(Store):
 
     async def add(self, name: str, amounts: Mapping[str, int], ttl: int) -> None:
         pairs = (part for amount in amounts.items() for part in amount)
-        await self._call(self._ask_one(_script("add", [_key("sum", name)], _ms(ttl), *pairs)))
+        await self._call(self._ask_one(_script("add", [_key("sum", name)], _ms(ttl), MOST_SUMMED, *pairs)))
 
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
         keys = [_key("sum", name) for name in names]
         found = await self._call(self._ask_all([Command(("HGETALL", key), key) for key in keys]))
-        return [{amount: int(value) for amount, value in _mapping(pairs).items()} for pairs in found]
+        return [
+            {name: int(value) for name, value in _mapping(pairs).items() if _NUMBER.fullmatch(value)} for pairs in found
+        ]
 
     async def spend(self, name: str, amount: int, most: int) -> int:
-        return int(await self._call(self._ask_one(_script("spend", [_key("budget", name)], amount, most))))
+        return int(
+            await self._call(self._ask_one(_script("spend", [_key("budget", name)], amount, most, MOST_MISSING)))
+        )
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         pattern = _key("meta", tenant or "*", "*")

@@ -39,7 +39,20 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from proxy.runtime.lru import Lru
-from proxy.store.base import JOURNAL, UNBOUNDED, FindResult, Part, Quotas, Snapshot, Store, StoreError, StoreKey, Write
+from proxy.store.base import (
+    JOURNAL,
+    MOST_MISSING,
+    MOST_SUMMED,
+    UNBOUNDED,
+    FindResult,
+    Part,
+    Quotas,
+    Snapshot,
+    Store,
+    StoreError,
+    StoreKey,
+    Write,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -322,15 +335,15 @@ class SqliteStore(Store):
         with _transaction(self._connection, "IMMEDIATE"):
             self._rows("DELETE FROM sums WHERE name = ? AND expires_at <= ?", name, now)
             self._connection.executemany(
-                "INSERT INTO sums VALUES (?, ?, ?, ?) ON CONFLICT (name, amount) DO UPDATE"
-                " SET value = value + excluded.value, expires_at = excluded.expires_at",
-                [(name, amount, value, now + ttl) for amount, value in amounts.items()],
+                "INSERT INTO sums VALUES (?1, ?2, max(min(?3, ?5), -?5), ?4) ON CONFLICT (name, amount) DO UPDATE"
+                " SET value = max(min(value + excluded.value, ?5), -?5), expires_at = excluded.expires_at",
+                [(name, amount, min(value, MOST_SUMMED), now + ttl, MOST_SUMMED) for amount, value in amounts.items()],
             )
 
     @_job
     def sums(self, now: float, names: Sequence[str]) -> list[dict[str, int]]:
         select = "SELECT name, amount, value FROM sums WHERE expires_at > ?"
-        select += " AND name IN (SELECT value FROM json_each(?))"
+        select += " AND typeof(value) = 'integer' AND name IN (SELECT value FROM json_each(?))"
         found: dict[str, dict[str, int]] = {name: {} for name in names}
         for name, amount, value in self._rows(select, now, dumps(list(names))):
             found[name][amount] = value
@@ -342,10 +355,10 @@ class SqliteStore(Store):
         at = round(now * 1000)
         with _transaction(self._connection, "IMMEDIATE"):
             rows = self._rows("SELECT value FROM sums WHERE name = ? AND amount = 'full at'", name)
-            missing = max(rows[0][0] - at, 0) if rows else 0
+            missing = min(max(rows[0][0] - at, 0), MOST_MISSING) if rows else 0
             if most != UNBOUNDED and missing >= most:
                 return missing - most + 1
-            full_at = at + max(missing + amount, 0)
+            full_at = at + min(max(missing + amount, 0), MOST_MISSING)
             self._rows("INSERT OR REPLACE INTO sums VALUES (?, 'full at', ?, ?)", name, full_at, full_at / 1000)
         return 0
 

@@ -77,6 +77,23 @@ def test_a_tenant_that_has_spent_its_tokens_waits_at_every_replica(
         assert ask(other).status == 200
 
 
+@pytest.mark.parametrize(
+    "reported", [2**31, 10**12, 10**19, int("9" * 4_000)], ids=["large", "larger", "of-no-store", "long"]
+)
+def test_an_absurd_usage_locks_nobody(
+    reported: int, replicas: tuple[ScriptedUpstream, Proxy, Proxy, Clock], capfd: pytest.CaptureFixture[str]
+) -> None:
+    upstream, one, other, _ = replicas
+    upstream.reply(completion("Hello.", tokens=(reported, 3)))
+    assert ask(one).status == 200
+    refused = ask(other)
+    assert refused.status == 200 or 0 < int(refused.header("retry-after") or 0) <= 600
+    assert ask(one, key="sk-bert").status == 200
+    figures = wire.request(one.url, "GET", "/metrics")
+    assert (figures.status, b"condenser_requests_total" in figures.body) == (200, True)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_what_the_upstream_reports_counts_and_what_it_refuses_does_not(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"store": {"url": "memory://"}, "limits": {"tokens_per_minute": 600}}
     with ScriptedUpstream() as upstream, running_proxy(upstream.url, **settings) as proxy:

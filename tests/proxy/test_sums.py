@@ -12,6 +12,8 @@ from proxy.store.base import StoreError
 from proxy.store.sqlite import SqliteStore
 from proxy.telemetry import KEPT, SLOT, Sums
 from strategies.core.economics import Prices
+from tests.support.redis_server import RedisServer, asking
+from tests.support.stores import open_patient_store
 from tests.support.virtual_time import Clock
 
 NOON = 1_800_000_000 // 3_600 * 3_600.0
@@ -53,6 +55,26 @@ async def test_an_outage_loses_nothing_and_keeps_no_more_than_is_shown(monkeypat
         sums.note({"requests": 2})
         await sums.write()
     assert await sums.since(KEPT) == [(NOON + KEPT, {"requests": 2})]
+
+
+async def test_a_slot_that_cannot_be_written_is_dropped_with_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, hour = Clock(NOON), int(NOON // 3_600)
+    with RedisServer() as redis:
+        store = await open_patient_store(redis.url)
+        sums = Sums(StoredSessions(store, 20.0), OwnedTasks(), clock, lambda _model: None)
+        with asking(redis.port) as client:
+            client.set(f"condenser:{{hour-{hour}}}:sum", "no hash")
+            client.hset(f"condenser:{{hour-{hour + 2}}}:sum", mapping={"0:failed": "many", "of-later": 3})
+        sums.note({"requests": 1})
+        await sums.write()
+        clock.now += 7_200
+        sums.note({"requests": 2})
+        await sums.write()
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["sums were dropped"]
+        assert await sums.since(1) == [(NOON + 7_200, {"requests": 2})]
+        await store.close()
 
 
 async def test_an_app_is_idle_while_its_sums_wait_to_be_written() -> None:

@@ -60,6 +60,22 @@ async def test_sums_grow_by_what_each_writer_adds(stage: Stage) -> None:
     assert await stage.store.sums([]) == []
 
 
+async def test_a_sum_stops_at_what_every_reader_can_count(stage: Stage) -> None:
+    name = f"{stage.tenant}-most"
+    for amounts in ({"up": 2**53 - 1, "down": -(2**53)}, {"up": 2**53, "down": -1}, {"up": 10**30, "down": 1}):
+        await stage.store.add(name, amounts, TTL)
+    assert await stage.store.sums([name]) == [{"up": 2**53, "down": 1 - 2**53}]
+
+
+async def test_a_budget_lacks_ten_minutes_at_most(stage: Stage) -> None:
+    name, minute = f"debt-{stage.tenant}", 60_000
+    await stage.store.spend(name, 10**30, UNBOUNDED)
+    await stage.store.spend(name, 10**12, UNBOUNDED)
+    assert 0 < await stage.store.spend(name, 1, minute) <= 9 * minute + 1
+    await stage.store.spend(name, -9 * minute - 1, UNBOUNDED)
+    assert await stage.store.spend(name, 1, minute) == 0
+
+
 async def test_bytes_are_swapped_only_for_those_that_are_stored(stage: Stage) -> None:
     store, key = cast(KeptBytes, stage.store), stage.key()
     await store.save(key, write(b"meta", blocks={"d": b"block"}))
