@@ -21,7 +21,7 @@ from proxy.bodies.measure import Measurer
 from proxy.bodies.message_cache import MessageCache
 from proxy.bodies.scanning import Bounds
 from proxy.callers.budgets import TokenBudget
-from proxy.callers.keys import Keys, follow_revoked
+from proxy.callers.keys import EVERY, Keys, read_revoked
 from proxy.callers.operators import Operators
 from proxy.callers.tenants import Callers, Tenants, tenant_key
 from proxy.condensing.attempt import Attempts
@@ -43,6 +43,7 @@ from proxy.conversations.recognition import Recogniser
 from proxy.conversations.stored import StoredSessions
 from proxy.conversations.supply import Supplier
 from proxy.http.admission import Admission
+from proxy.runtime.loops import Loops
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.discovery import Discovered
 from proxy.servers.known import Servers
@@ -75,7 +76,12 @@ class Services:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, clock: Callable[[], float], summarizer: Resolver | None = None
+        self,
+        settings: Settings,
+        store: Store,
+        loops: Loops,
+        clock: Callable[[], float],
+        summarizer: Resolver | None = None,
     ) -> None:
         # First what may fail, because a file with a secret may be unreadable.
         key = tenant_key(settings)
@@ -90,7 +96,8 @@ class Services:
         self.upstream = Upstream(settings.upstream)
         self.store = store = timed(store, self.telemetry.record_store)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
-        self.background = OwnedTasks()
+        self.background, self.loops = OwnedTasks(), loops
+        loops.report = partial(self.telemetry.count, "loop_failures_total")
         table = bundled_table(config_directory() / "models.toml")
         self.policies = Policies(settings, table)
         self.sums = Sums(self.stored, self.background, clock, self.policies.prices)
@@ -241,6 +248,7 @@ async def open_services(
 ) -> AsyncIterator[Services]:
     """The parts of an app while it runs. A `store` that is passed in is not closed."""
     async with AsyncExitStack() as stack:
+        loops = Loops()
         if store is None:
             most, of_tenant = settings.store.max_session_bytes, settings.store.max_tenant_bytes
             store = await open_store(
@@ -249,11 +257,13 @@ async def open_services(
                 max_session_bytes=most,
                 max_tenant_bytes=of_tenant,
                 keys=settings.store.encryption_keys,
+                loops=loops,
             )
             stack.push_async_callback(store.close)
+        stack.push_async_callback(loops.close)
         # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
         await anyio.lowlevel.checkpoint()
-        built = Services(settings, store, clock, summarizer)
+        built = Services(settings, store, loops, clock, summarizer)
         if built.tracing is not None:
             stack.push_async_callback(asyncio.to_thread, built.tracing.close)
         stack.push_async_callback(built.upstream.close)
@@ -262,11 +272,10 @@ async def open_services(
         stack.push_async_callback(built.sums.write)
         stack.push_async_callback(built.background.close)
         if built.keys is not None:
-            await stack.enter_async_context(
-                follow_revoked(built.keys, built.stored.in_time, store, built.stored.outage)
-            )
+            step = partial(read_revoked, built.keys, built.stored.in_time, store, built.stored.outage)
+            await loops.start("revoked-keys", EVERY, step)
         if SHARED in os.environ:
-            stack.callback(asyncio.create_task(built.telemetry.share()).cancel)
+            await loops.start("shared-metrics", 1, built.telemetry.share)
         # Says now if tokens can only be estimated; the encoding itself is loaded when something is first counted.
         await asyncio.to_thread(built.tokenizers.encoder)
         if settings.store.encryption_old_keys:

@@ -103,6 +103,7 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     ),
     "in_flight": (_SUM, "Requests under way.", ()),
     "queue": (_SUM, "Requests that wait to be served.", ()),
+    "loop_failures_total": (Counter, "Steps of loops in the background that failed.", ("loop",)),
     "background_tasks": (_SUM, "Pieces of work in the background.", ()),
 }
 """Each metric, by its name without `condenser_`: its kind, what it counts, its labels."""
@@ -185,12 +186,10 @@ class Telemetry:
         self.metric(name).set_function(value)
 
     async def share(self) -> None:
-        """Writes every second what waits, and the gauges, to where the other workers read them; never returns."""
-        while True:
-            self._count_waiting()
-            for name, value in self._gauges.items():
-                self.metric(name).set(value())
-            await asyncio.sleep(1)
+        """Writes what waits, and the gauges, to where the other workers read them."""
+        self._count_waiting()
+        for name, value in self._gauges.items():
+            self.metric(name).set(value())
 
     def record_calibration(self, model: str, figures: Figures) -> None:
         for kind, error in (("first", figures.first_error), ("anchored", figures.later_error)):

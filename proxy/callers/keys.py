@@ -4,14 +4,15 @@ A key is known by its digest alone. It says whose a request is, and is forwarded
 key may be bound to models; then a request whose model cannot be read is refused, because it might name any.
 
 A revoked key is in a list in the store, which each process reads again within a second. While the store does not
-answer, the list that was read last holds; what was once seen in it stays revoked until the process ends.
+answer, the list that was read last holds; what was once seen in it stays revoked until the process ends, and is put
+back into a list that has lost it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import logging
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from hmac import compare_digest
@@ -29,9 +30,11 @@ from proxy.values import objects_at
 _HEADERS = {b"authorization": "Authorization", b"x-api-key": "x-api-key"}
 _SUM = "revoked-keys"
 _KEPT = 10 * 365 * 24 * 3600  # seconds for which a key stays in the list after the last one was put into it
-_EVERY = 0.4  # seconds between two readings of the list
+_ENTRY = re.compile(r"[0-9a-f]{64}:[^:]{1,256}:[0-9]{1,12}(?::|$)")
+EVERY = 0.4  # seconds between two readings of the list
 _OTHER_MODELS = ("model", "models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
 """Members by which servers take other models than `model` names. Those in Go read a name in any case: `Model` too."""
+_log = logging.getLogger(__name__)
 _MISSING = "This proxy needs a key of its own: send it as Authorization: Bearer KEY, or as x-api-key."
 
 
@@ -41,8 +44,8 @@ class Keys:
     def __init__(self, settings: AuthSettings, clock: Callable[[], float]) -> None:
         self.know(settings)
         self._clock = clock
-        self.revoked: set[str] = set()
-        """The digests of revoked keys."""
+        self.revoked: dict[str, str] = {}
+        """The entries of the list of revoked keys, by their digests."""
 
     def know(self, settings: AuthSettings) -> None:
         """Knows these keys, and no others."""
@@ -135,35 +138,31 @@ async def revoke(store: Store, key: KeyEntry, now: float) -> None:
 
 async def revoked_keys(store: Store) -> list[RevokedKey]:
     """The list, the oldest first; raises `StoreError`."""
-    (found,) = await store.sums([_SUM])
-    keys = [RevokedKey(digest, name, int(at)) for digest, name, at in (each.split(":") for each in found)]
+    keys = [
+        RevokedKey(digest, name, int(at))
+        for digest, entry in (await _entries(store)).items()
+        for name, at in [entry.split(":")[1:3]]
+    ]
     return sorted(keys, key=lambda key: key.at)
+
+
+async def _entries(store: Store) -> dict[str, str]:
+    """The entries of the list by their digests; what is none is skipped, and a later version may add to one's end."""
+    (found,) = await store.sums([_SUM])
+    return {entry[: entry.index(":")]: entry for entry in found if _ENTRY.match(entry)}
 
 
 InTime = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 
-@asynccontextmanager
-async def follow_revoked(keys: Keys, in_time: InTime, store: Store, outage: Outage) -> AsyncIterator[None]:
-    """Reads the list, and then again and again, until the end."""
-
-    async def read() -> None:
-        try:
-            keys.revoked |= {key.sha256 for key in await in_time(revoked_keys(store))}
-            outage.answered()
-        except StoreError as error:
-            outage.failed("the list of revoked keys was not read", error)
-
-    async def follow() -> None:
-        while True:
-            await asyncio.sleep(_EVERY)
-            await read()
-
-    await read()
-    task = asyncio.create_task(follow())
+async def read_revoked(keys: Keys, in_time: InTime, store: Store, outage: Outage) -> None:
+    """Reads the list; puts back what it has lost, which other replicas and the next start do not know."""
     try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        entries = await in_time(_entries(store))
+        if lost := keys.revoked.keys() - entries.keys():
+            _log.warning("the list of revoked keys had lost %d of them, which are put back", len(lost))
+            await in_time(store.add(_SUM, {keys.revoked[digest]: 1 for digest in lost}, _KEPT))
+        keys.revoked.update(entries)
+        outage.answered()
+    except StoreError as error:
+        outage.failed("the list of revoked keys was not read", error)

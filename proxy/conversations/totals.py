@@ -76,6 +76,8 @@ def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
     if ready["store"]["state"] != "ok":
         text = f"The store does not work: {ready['store']['state']}. Requests are served without what is stored."
         found.append(Notice("store", text))
+    if standing := ready["standing_still"]:
+        found.append(Notice("loops", f"Work in the background stands still: {', '.join(standing)}. Restart the proxy."))
     if total["failed"]:
         found.append(Notice("failed", f"{total['failed']:,} requests failed.", "requests?show=failed"))
     if total["action_degraded"]:

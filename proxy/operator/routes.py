@@ -86,8 +86,9 @@ async def readiness(services: Services) -> dict[str, Any]:
         store = error.reason
     except TimeoutError:
         store = "store-timeout"
+    standing = services.loops.standing()
     return {
-        "status": "ok" if store == "ok" else "degraded",
+        "status": "ok" if store == "ok" and not standing else "degraded",
         "version": VERSION,
         "upstream": shown(services.destinations),
         "upstreams": {
@@ -96,6 +97,7 @@ async def readiness(services: Services) -> dict[str, Any]:
         },
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
+        "standing_still": standing,
         "tokenizers": services.tokenizers.states(),
     }
 

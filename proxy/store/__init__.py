@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.quoting import redacted
+from proxy.runtime.loops import Loops
 from proxy.store.base import CHECK, KeptBytes, Quotas, Store, StoreError
 
 _SQLITE = "sqlite:///"
@@ -48,17 +49,18 @@ async def open_store(
     max_session_bytes: int = 0,
     max_tenant_bytes: int | None = 0,
     keys: Sequence[bytes] = (),
+    loops: Loops | None = None,
 ) -> Store:
     """Opens the store at `url`: SQLite at once, Redis with the first call, because it may be down when we start.
 
     `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none; None
-    is what suits the scheme. With `keys` of 32 bytes it is encrypted; the first one writes. Raises ValueError for a URL
-    that is not valid, and StoreError for a store that cannot be opened.
+    is what suits the scheme. With `keys` of 32 bytes it is encrypted; the first one writes. In one of `loops` it is
+    tidied. Raises ValueError for a URL that is not valid, and StoreError for a store that cannot be opened.
     """
     if max_tenant_bytes is None:
         # A Redis is bounded by its own `maxmemory`, and would be asked twice more for each turn that is stored.
         max_tenant_bytes = 0 if url.lower().startswith("redis") else TENANT_ON_ONE_MACHINE
-    store = await _open_plain(url, clock, Quotas(max_session_bytes, max_tenant_bytes))
+    store = await _open_plain(url, clock, Quotas(max_session_bytes, max_tenant_bytes), loops)
     if not keys:
         return store
     from proxy.store.sealing import SealedStore  # noqa: PLC0415
@@ -73,15 +75,18 @@ async def try_store(store: Store, keys: Sequence[bytes]) -> None:
         raise StoreError("store-key", "the store is encrypted: set store.encryption_key")
 
 
-async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas) -> KeptBytes:
+async def _open_plain(url: str, clock: Callable[[], float], quotas: Quotas, loops: Loops | None) -> KeptBytes:
     scheme, _, place = url.partition("://")
     kind = scheme.lower()
     if kind in ("sqlite", "memory"):
-        from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
+        from proxy.store.sqlite import TIDY_EVERY, SqliteStore  # noqa: PLC0415
 
         if place if kind == "memory" else not place.startswith("/") or place == "/":
             raise ValueError(f"{url}: write memory://, sqlite:///relative/path or sqlite:////absolute/path")
-        return await SqliteStore.open(Path(place[1:]) if place else None, clock=clock, quotas=quotas)
+        store = await SqliteStore.open(Path(place[1:]) if place else None, clock=clock, quotas=quotas)
+        if place and loops is not None:
+            await loops.start("tidying", TIDY_EVERY, store.keep_tidy)
+        return store
     if kind in _REDIS:
         from proxy.store.redis import Breaker  # noqa: PLC0415
         from proxy.store.redis_store import RedisStore  # noqa: PLC0415

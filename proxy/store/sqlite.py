@@ -120,7 +120,6 @@ class SqliteStore(Store):
     _is_log_stale: bool = field(default=True, init=False)  # whether the log file may have what was deleted
     _bounds: Lru[str, tuple[float, int]] = field(default_factory=lambda: Lru(SUMS), init=False)
     """By tenant: until when a bound on its bytes may be used, and the bound."""
-    _tidying: asyncio.Task[None] | None = field(default=None, init=False)
 
     @classmethod
     async def open(
@@ -133,8 +132,6 @@ class SqliteStore(Store):
         except BaseException:
             await store.close()
             raise
-        if path is not None:
-            store._tidying = asyncio.create_task(store._keep_tidy())
         return store
 
     @_job
@@ -144,8 +141,6 @@ class SqliteStore(Store):
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. May be repeated."""
         was_closed, self._is_closed = self._is_closed, True
-        if self._tidying is not None:
-            self._tidying.cancel()
         if self._executor is None:
             self._disconnect()
             return
@@ -375,12 +370,12 @@ class SqliteStore(Store):
             with suppress(sqlite3.Error):
                 self._purge(now)
 
-    async def _keep_tidy(self) -> None:
-        while True:
-            has_more = False
-            with suppress(StoreError):  # the next write raises the same
-                has_more = await self.tidy()
-            await asyncio.sleep(TIDY_SOON if has_more else TIDY_EVERY)
+    async def keep_tidy(self) -> float:
+        """One step of tidying; returns the seconds until the next."""
+        has_more = False
+        with suppress(StoreError):  # the next write raises the same
+            has_more = await self.tidy()
+        return TIDY_SOON if has_more else TIDY_EVERY
 
     @_job
     def tidy(self, now: float) -> bool:

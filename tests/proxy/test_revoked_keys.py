@@ -3,8 +3,8 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from tests.proxy.command_line import run
 from tests.support import wire
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT
-from tests.support.redis_server import await_true
+from tests.support.redis_server import RedisServer, asking, await_true
 from tests.support.upstream import ScriptedUpstream
 
 HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
+LIST = "condenser:{revoked-keys}:sum"
 WITHIN = 5.0  # seconds: a second of the product, and what a loaded machine takes
 
 
@@ -31,6 +32,62 @@ def new_key(capsys: pytest.CaptureFixture[str], name: str) -> tuple[str, dict[st
 
 def status(url: str, key: str) -> int:
     return wire.request(url, "POST", CHAT, HI, [*wire.JSON, ("Authorization", f"Bearer {key}")]).status
+
+
+@contextmanager
+def keyed(
+    upstream: ScriptedUpstream, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, *entries: dict[str, str]
+) -> Iterator[tuple[Callable[[], Any], Sequence[str]]]:
+    """What makes a replica on a Redis that knows these keys, and the words for commands that do."""
+    monkeypatch.setenv("CONDENSER_AUTH__MODE", "keys")
+    monkeypatch.setenv("CONDENSER_AUTH__KEYS", json.dumps(entries))
+    monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-operator")
+    settings: dict[str, Any] = {"auth": {"mode": "keys", "keys": entries}, "upstream": {"api_key": "sk-operator"}}
+    with ExitStack() as stack:
+
+        def replica() -> str:
+            return stack.enter_context(running_proxy(upstream.url, store={"url": redis.url}, **settings)).url
+
+        yield replica, ("--upstream", upstream.base_url, "--store", redis.url)
+
+
+def test_entries_of_other_versions_hold_and_what_is_none_ends_nothing(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {name: new_key(capsys, name) for name in ("anna", "ben", "carl")}
+    with (
+        RedisServer() as redis,
+        keyed(upstream, redis, monkeypatch, *(entry for _, entry in made.values())) as (
+            replica,
+            words,
+        ),
+    ):
+        url = replica()
+        with asking(redis.port) as client:
+            client.hset(LIST, mapping={"broken": 1, "a:b:c": 1, f"{made['ben'][1]['sha256']}:ben:1800000000:why": 1})
+        await_true(refuses(url, made["ben"][0]), "an entry of a later version holds", WITHIN)
+        code, _, err = run(capsys, "keys", "revoke", "anna", *words)
+        assert (code, err) == (0, "")
+        await_true(refuses(url, made["anna"][0]), "the list is still followed", WITHIN)
+        assert status(replica(), made["ben"][0]) == 401
+        assert status(url, made["carl"][0]) == 200
+        code, out, err = run(capsys, "keys", "list", *words)
+        assert (code, err, len(out.splitlines())) == (0, "", 4)
+
+
+def test_a_list_that_was_lost_is_written_again_by_who_knows_it(
+    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, entry = new_key(capsys, "anna")
+    with RedisServer() as redis, keyed(upstream, redis, monkeypatch, entry) as (replica, words):
+        url = replica()
+        assert run(capsys, "keys", "revoke", "anna", *words)[0] == 0
+        await_true(refuses(url, key), "the key has ended", WITHIN)
+        with asking(redis.port) as client:
+            before = client.hkeys(LIST)
+            client.flushall()
+            await_true(lambda: client.hkeys(LIST) == before, "the list is back", WITHIN)
+        assert status(replica(), key) == 401
 
 
 def refuses(url: str, key: str) -> Callable[[], bool]:
