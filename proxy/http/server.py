@@ -6,7 +6,9 @@ cancelled, and `proxy/turn/layer.py` ends them with an error. A second signal en
 status is 0 in any case.
 
 SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for
-all workers, and sends each one what it has read, so that they never differ.
+all workers, and sends each one what it has read, so that they never differ. A worker that does not read keeps nobody
+waiting. One whose event loop has been silent for `SILENT` seconds is killed, and replaced like any that has ended.
+Workers whose supervisor has ended drain, because nobody would replace them or tell them anything.
 
 On Linux workers are forks, and share the memory of what the supervisor has loaded. It must then run no thread and no
 event loop when it starts one. Elsewhere they are new processes: macOS' own libraries do not survive a fork.
@@ -19,15 +21,16 @@ import ctypes
 import gc
 import logging
 import os
+import pickle
 import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from time import monotonic, sleep
 from types import FrameType
@@ -42,7 +45,11 @@ from proxy.settings import Settings
 
 CUTTING = 2.0  # seconds in which cancelled replies must end
 RESTART_PAUSE = 0.5  # seconds until a worker takes the place of one that has ended, which may have ended at once
+BEAT = 1.0  # seconds between two signs of life of a worker
+SILENT = 30.0  # seconds without one after which a worker is killed
+_LOOK = 0.5  # seconds between two looks of the supervisor at its workers
 _TICK = 0.05
+_HEAD, _CHUNK = 4, 65_536  # bytes of the length before settings that are sent, and that are read at once
 _OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
 _PROCESSES = get_context("fork") if sys.platform == "linux" else get_context("spawn")
 FORKS = _PROCESSES.get_start_method() == "fork"
@@ -102,10 +109,11 @@ class ServerConfig(uvicorn.Config):
 class Server(uvicorn.Server):
     """One process that serves. A worker ignores a second signal, which its supervisor handles."""
 
-    def __init__(self, config: ServerConfig, supervisor: Connection | None = None) -> None:
+    def __init__(self, config: ServerConfig, supervisor: socket.socket | None = None) -> None:
         super().__init__(config)
         self._settings, self._limits = config.settings, config.settings.drain
-        self._supervisor = supervisor  # sends settings that were read again
+        self._supervisor = supervisor  # sends settings that were read again, and gets signs of life
+        self._received, self._beats_at = b"", 0.0
         self._drain = Drain()
         self._app = config.make_app(config.settings, self._drain)
         self._renew = partial(config.renew, self._app)
@@ -116,6 +124,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         if self._supervisor is not None:
+            self._supervisor.setblocking(False)
             loop.add_reader(self._supervisor.fileno(), self._receive, self._supervisor)
         elif self._reread is not None:
             loop.add_signal_handler(signal.SIGHUP, self._read_again, self._reread)
@@ -123,13 +132,36 @@ class Server(uvicorn.Server):
     def _read_again(self, reread: Callable[[Settings, Renew], None]) -> None:
         reread(self._settings, self._use)
 
-    def _receive(self, supervisor: Connection) -> None:
+    async def on_tick(self, counter: int) -> bool:
+        self._beat()
+        return await super().on_tick(counter)
+
+    def _beat(self) -> None:
+        """Shows the supervisor that the event loop runs."""
+        if self._supervisor is not None and monotonic() >= self._beats_at:
+            self._beats_at = monotonic() + BEAT
+            with suppress(OSError):  # it does not read, or has ended, which `_receive` notices
+                self._supervisor.send(b".")
+
+    def _receive(self, supervisor: socket.socket) -> None:
         try:
-            settings = supervisor.recv()
-        except EOFError:  # it has been killed
+            read = supervisor.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            read = b""
+        if not read:
             asyncio.get_running_loop().remove_reader(supervisor.fileno())
-        else:
-            self._use(settings)
+            if not self.should_exit:
+                _log.error("the first process has ended, so this worker ends too")
+                self.handle_exit(signal.SIGTERM, None)
+            return
+        self._received += read
+        newest = None
+        while len(self._received) >= (end := _HEAD + int.from_bytes(self._received[:_HEAD])) > _HEAD:
+            newest, self._received = self._received[_HEAD:end], self._received[end:]
+        if newest is not None:
+            self._use(pickle.loads(newest))  # noqa: S301 - of the process that started this one
 
     def _use(self, settings: Settings) -> None:
         self._settings = settings
@@ -174,14 +206,15 @@ class Server(uvicorn.Server):
     async def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
         """Waits until `is_done`, or a second signal comes, or `seconds` have passed."""
         ends = monotonic() + seconds
-        while not (self.force_exit or is_done()) and monotonic() < ends:  # noqa: ASYNC110
+        while not (self.force_exit or is_done()) and monotonic() < ends:
+            self._beat()
             await asyncio.sleep(_TICK)
 
 
 def _serve(
-    config: ServerConfig, sockets: list[socket.socket], supervisor: Connection, inherited: Sequence[Connection]
+    config: ServerConfig, sockets: list[socket.socket], supervisor: socket.socket, inherited: Sequence[socket.socket]
 ) -> None:
-    """What a worker process does; `inherited` are the supervisor's own ends of pipes, which a fork has copied."""
+    """What a worker process does; `inherited` are the supervisor's own ends of links, which a fork has copied."""
     for each in inherited:
         each.close()
     # Those of the supervisor would end the other workers. uvicorn sets its own when it serves.
@@ -189,6 +222,48 @@ def _serve(
         signal.signal(sig, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     Server(config, supervisor).run(sockets)
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A worker as its supervisor sees it; nothing that is said to it waits for it."""
+
+    process: BaseProcess
+    link: socket.socket
+    silent: float | None = None  # seconds since its last sign of life; None before the first one
+    _sending: bytes = b""
+    _newest: bytes = b""  # settings that are sent next; later ones take their place
+    has_closed: bool = field(default=False, init=False)
+
+    def give(self, settings: bytes) -> None:
+        self._newest = len(settings).to_bytes(_HEAD) + settings
+        self.send()
+
+    def send(self) -> None:
+        """Sends as much as the worker has room for."""
+        try:
+            while not self.has_closed and (self._sending or self._newest):
+                if not self._sending:
+                    self._sending, self._newest = self._newest, b""
+                self._sending = self._sending[self.link.send(self._sending) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has ended, and another takes its place
+            self.has_closed = True
+
+    def listen(self) -> None:
+        """Notes signs of life, of which there are some if this is called."""
+        try:
+            self.has_closed |= not self.link.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.has_closed = True
+        self.silent = 0.0
+
+    def end(self, sig: signal.Signals) -> None:
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, sig)
 
 
 class Supervisor:
@@ -200,13 +275,12 @@ class Supervisor:
 
     def __init__(self, config: ServerConfig, sockets: list[socket.socket], on_end: Callable[[int], None]) -> None:
         self._config, self._sockets, self._on_end = config, sockets, on_end
-        self._workers: dict[BaseProcess, Connection] = {}  # each with what sends it settings
-        self._hangups, self._hang_up = _PROCESSES.Pipe(duplex=False)
-        self._is_ending = False
+        self._workers: list[_Worker] = []
+        self._has_hung_up = self._is_ending = False
 
     def run(self) -> bool:
         """Returns when all workers have ended after a signal, or because one could not start: then False."""
-        signal.signal(signal.SIGHUP, lambda _sig, _frame: self._hang_up.send_bytes(b"1"))
+        signal.signal(signal.SIGHUP, self._on_hangup)
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._on_signal)
         has_started = True
@@ -215,24 +289,55 @@ class Supervisor:
         self._start(self._config.workers)
         if self._is_ending:  # a signal came while they were started
             self._end(signal.SIGTERM)
+        looked = monotonic()
         while self._workers:
-            ready = wait([self._hangups, *(worker.sentinel for worker in self._workers)])
-            if self._hangups in ready:
-                self._read_again()
-            for ended in [worker for worker in self._workers if worker.sentinel in ready]:
-                ended.join()
-                self._workers.pop(ended).close()
-                if ended.pid is not None:
-                    self._on_end(ended.pid)
-                if ended.exitcode == STARTUP_FAILURE:
-                    has_started, self._is_ending = False, True
-                elif not self._is_ending:
-                    _log.error("a worker has ended with the status %s; another takes its place", ended.exitcode)
-                    sleep(RESTART_PAUSE)
-                    self._start(1)
+            ready = self._wait()
+            # If this process was stopped itself, its workers were not silent for so long.
+            looked, passed = monotonic(), min(monotonic() - looked, 2 * _LOOK)
+            if self._has_hung_up and self._config.reread is not None:
+                self._has_hung_up = False
+                self._config.reread(self._config.settings, self._pass_on)
+            for worker in list(self._workers):
+                if worker.process.sentinel in ready:
+                    has_started &= self._replace(worker)
+                else:
+                    self._attend(worker, passed, is_heard=worker.link in ready)
             if self._is_ending:  # perhaps since a moment, in which a worker was started
                 self._end(signal.SIGTERM)
         return has_started
+
+    def _wait(self) -> list[object]:
+        """The sentinels of workers that have ended and the links of those that were heard, after a moment at most."""
+        links = [worker.link for worker in self._workers if not worker.has_closed]
+        return list(wait([*links, *(worker.process.sentinel for worker in self._workers)], _LOOK))
+
+    def _attend(self, worker: _Worker, passed: float, *, is_heard: bool) -> None:
+        """Hears a worker, or kills it if it has been silent for too long, and sends it what it has not read."""
+        if is_heard:
+            worker.listen()
+        elif worker.silent is not None:
+            worker.silent += passed
+            if worker.silent > SILENT:
+                _log.error("a worker has been silent for %.0f s, and is killed", worker.silent)
+                worker.silent = None
+                worker.end(signal.SIGKILL)
+        worker.send()
+
+    def _replace(self, worker: _Worker) -> bool:
+        """Starts another worker in the place of one that has ended; returns False if none could start."""
+        worker.process.join()
+        worker.link.close()
+        self._workers.remove(worker)
+        if worker.process.pid is not None:
+            self._on_end(worker.process.pid)
+        if worker.process.exitcode == STARTUP_FAILURE:
+            self._is_ending = True
+            return False
+        if not self._is_ending:
+            _log.error("a worker has ended with the status %s; another takes its place", worker.process.exitcode)
+            sleep(RESTART_PAUSE)
+            self._start(1)
+        return True
 
     def _start(self, number: int) -> None:
         """Starts workers with signals blocked.
@@ -243,27 +348,25 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, *_OF_TERMINALS))
         try:
             for _ in range(number):
-                received, sent = _PROCESSES.Pipe(duplex=False)
-                inherited = (self._hangups, self._hang_up, sent, *self._workers.values()) if FORKS else ()
-                arguments = self._config, self._sockets, received, inherited
-                worker = _PROCESSES.Process(target=_serve, args=arguments)
-                worker.start()
-                received.close()
-                self._workers[worker] = sent
+                link, theirs = socket.socketpair()
+                link.setblocking(False)
+                inherited = (link, *(worker.link for worker in self._workers)) if FORKS else ()
+                arguments = self._config, self._sockets, theirs, inherited
+                process = _PROCESSES.Process(target=_serve, args=arguments)
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, link))
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, *_OF_TERMINALS))
-
-    def _read_again(self) -> None:
-        self._hangups.recv_bytes()
-        if self._config.reread is not None:
-            self._config.reread(self._config.settings, self._pass_on)
 
     def _pass_on(self, settings: Settings) -> None:
         """Sends settings to all workers; those that start later begin with them."""
         self._config.settings = settings
-        for worker in self._workers.values():
-            with suppress(OSError):  # it has ended, and another takes its place
-                worker.send(settings)
+        for worker in self._workers:
+            worker.give(pickle.dumps(settings))
+
+    def _on_hangup(self, _sig: int, _frame: FrameType | None) -> None:
+        self._has_hung_up = True  # which is seen at the next look
 
     def _on_signal(self, _sig: int, _frame: FrameType | None) -> None:
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
@@ -272,5 +375,4 @@ class Supervisor:
 
     def _end(self, sig: signal.Signals) -> None:
         for worker in list(self._workers):
-            if worker.pid is not None and worker.is_alive():
-                os.kill(worker.pid, sig)
+            worker.end(sig)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
@@ -30,10 +31,12 @@ HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
 
 
 @contextmanager
-def serving(*words: str, log: IO[bytes] | None = None) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def serving(
+    *words: str, log: IO[bytes] | None = None, number: int = 2, port: int = 0, program: str = SERVE
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address of a proxy that need not answer yet, and its first process, whose standard error goes to `log`."""
-    port = free_port()
-    command = [sys.executable, "-c", SERVE, "serve", "--port", str(port), "--workers", "2", *words]
+    port = port or free_port()
+    command = [sys.executable, "-c", program, "serve", "--port", str(port), "--workers", str(number), *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log) as process:
         try:
             yield f"http://127.0.0.1:{port}", process
@@ -116,6 +119,94 @@ def test_workers_that_cannot_start_or_share_a_store_end_the_proxy(
         assert process.wait(2 * BOUND) == 3
     assert main(["serve", "--workers", "2", "--store", "memory://"]) == 2
     assert "memory://" in capsys.readouterr().err
+
+
+def is_stopped(pid: int) -> bool:
+    return state(pid) == "T"
+
+
+def has_ended(pid: int) -> bool:
+    return state(pid) in "Z"
+
+
+def state(pid: int) -> str:
+    """The letter of a process's state; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def refused(url: str, key: str) -> set[int]:
+    """The statuses of some requests with a key, each by a connection of its own."""
+    headers = [*wire.JSON, ("x-api-key", key)]
+    return {wire.request(url, "POST", CHAT, HI, headers).status for _ in range(6)}
+
+
+def test_a_worker_that_does_not_read_keeps_no_other_from_new_settings(
+    upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    file, names = tmp_path / "condenser.toml", "".join(f'"{number:032x}" = "n{number}"\n' for number in range(4_000))
+
+    def write(*keys: str) -> None:
+        entries = "".join(f'[[auth.keys]]\nname="{k}"\nsha256="{sha256(k.encode()).hexdigest()}"\n' for k in keys)
+        file.write_text(
+            f'[store]\nurl = "sqlite:///{tmp_path}/s.db"\n[auth]\nmode = "keys"\n{entries}'
+            f'[upstream]\nbase_url = "{upstream.base_url}"\napi_key = "sk-operator"\n[tenant.names]\n{names}'
+        )
+
+    write("anna", "ben")
+    with serving("--config", str(file), number=3) as (url, process):
+        await_true(lambda: answers(url) and len(workers(process)) == 3, "the workers answer", 4 * BOUND)
+        stopped, dead, _ = before = sorted(workers(process))
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            await_true(lambda: is_stopped(stopped), "one worker is stopped")
+            write("ben")
+            for _ in range(3):
+                process.send_signal(signal.SIGHUP)
+            os.kill(dead, signal.SIGKILL)
+            await_true(lambda: len(workers(process) - set(before)) == 1, "another worker", 2 * BOUND)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        await_true(lambda: refused(url, "anna") == {401}, "the key has ended at all workers", 4 * BOUND)
+        assert refused(url, "ben") == {200}
+
+
+def test_a_worker_that_is_silent_is_replaced(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    soon = "import proxy.http.server as server; server.SILENT = 2.0; " + SERVE
+    with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db", program=soon) as (
+        url,
+        process,
+    ):
+        await_true(lambda: answers(url) and len(workers(process)) == 2, "the workers answer", 4 * BOUND)
+        hanging, other = workers(process)
+        await_true(lambda: all(answers(url) for _ in range(8)), "both have been heard", 2 * BOUND)
+        os.kill(hanging, signal.SIGSTOP)
+        await_true(lambda: len(workers(process) - {hanging, other}) == 1, "another worker", 4 * BOUND)
+        assert hanging not in workers(process)
+        assert other in workers(process)
+
+
+def test_workers_whose_first_process_was_killed_drain_and_leave_the_port(
+    upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSER_DRAIN__TIMEOUT", "600")
+    gate = Signal()
+    words = ("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db")
+    with serving(*words) as (url, process):
+        await_true(lambda: answers(url) and len(workers(process)) == 2, "the workers answer", 4 * BOUND)
+        left = workers(process)
+        upstream.reply(stream(FIRST, gate, *text_chunks("the end")))
+        with wire.opened(url, "POST", CHAT, STREAM, wire.JSON) as response:
+            assert wire.until(response, sse(FIRST)) == sse(FIRST)
+            process.kill()
+            await_true(lambda: not answers(url), "the port is closed", 2 * BOUND)
+            gate.set()
+            assert response.read().endswith(b"data: [DONE]\n\n")
+        await_true(lambda: all(map(has_ended, left)), "the workers have ended", 2 * BOUND)
+    with serving(*words, port=int(url.rpartition(":")[2])) as (again, _):
+        await_true(lambda: answers(again), "a new proxy has the port", 4 * BOUND)
 
 
 def test_a_signal_while_workers_are_started_ends_them(upstream: ScriptedUpstream, tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ async def test_a_loop_that_stands_still_is_named_by_readiness(tmp_path: Path) ->
     async def at_rest() -> None:
         pass
 
-    settings = load_settings(store={"url": f"sqlite:///{tmp_path}/s.db"}, upstream={"base_url": "http://127.0.0.1:9/v1"})
+    settings = load_settings(
+        store={"url": f"sqlite:///{tmp_path}/s.db"}, upstream={"base_url": "http://127.0.0.1:9/v1"}
+    )
     async with open_services(settings) as services:
         services.loops.clock = clock
         await services.loops.start("at-rest", 600, at_rest)
