@@ -10,6 +10,11 @@ import json
 import re
 import reprlib
 
+CREDENTIALS = (
+    "Authorization", "api-key", "x-api-key", "x-goog-api-key", "x-litellm-api-key", "x-portkey-api-key", "x-auth-token",
+    "x-portkey-virtual-key", "helicone-auth", "cf-aig-authorization", "ocp-apim-subscription-key", "x-access-token",
+)  # fmt: skip
+"""The headers that vendors and gateways take as credentials, in the order in which they count, but for cookies."""
 QUOTED = 64  # characters that are shown of a value
 _WORD = re.compile(r"[A-Za-z0-9._:/@+-]+")
 

@@ -42,7 +42,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from proxy.callers.budgets import Spending, TokenBudget
 from proxy.callers.tenants import ALWAYS, Trust
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import CREDENTIALS, Headers, is_success
+from proxy.http.headers import API_KEYS, Headers, is_success
 from proxy.protocols import compaction, endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint
@@ -309,13 +309,15 @@ def address_for(role: ModelRole, caller: Caller) -> str:
 def headers_for(role: ModelRole, caller: Caller) -> Headers:
     """The credential for a call: the role's own, else that of the request if the call goes to the same upstream."""
     endpoint = endpoint_for(role, caller)
+    is_there = role.is_at(caller.upstream.name)
+    own = [*endpoint.version_headers, *(caller.upstream.fixed if is_there else role.fixed)]
     if role.upstream != caller.upstream.name and role.api_key is not None:
         name, before = endpoint.key_header
-        return [(name, before + role.api_key.get_secret_value().encode()), *endpoint.version_headers]
-    if not role.is_at(caller.upstream.name):
-        return [*endpoint.version_headers]
-    lent = endpoint.lent_headers
-    return [(name, value) for name, value in caller.headers if name in CREDENTIALS or name.startswith(lent)]
+        return [(name, before + role.api_key.get_secret_value().encode()), *own]
+    if not is_there:
+        return own
+    lent = {*API_KEYS, *endpoint.lent_headers, *dict(caller.upstream.fixed)}
+    return [pair for pair in caller.headers if pair[0] in lent]
 
 
 class FinishedCall(NamedTuple):
@@ -443,7 +445,7 @@ class Dispatcher:
         if not caller.upstream.judges_callers or model.api_key is not None:
             return False
         has_query = bool(caller.query) and model.is_at(caller.upstream.name)
-        return has_query or any(name in CREDENTIALS for name, _ in headers_for(model, caller))
+        return has_query or any(name in API_KEYS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
         """Raises `CallBlocked` if the caller's credential, or a key of the settings, may not be used for the call.

@@ -35,7 +35,7 @@ from proxy.bodies.scanning import (
 from proxy.callers.tenants import ALWAYS, Ping, Trust
 from proxy.controls import Controls
 from proxy.errors import BadRequest
-from proxy.http.headers import Headers
+from proxy.http.headers import PROVES_LOGIN, Headers
 from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
 from proxy.servers import LessonScope
 from proxy.servers.upstream.choice import Destination
@@ -148,7 +148,8 @@ class ClientRequest(NamedTuple):
         endpoint, question = self.body.endpoint, Question(self.model, "", "ping", 1)
         target = self.target.decode() + (f"?{self.query.decode()}" if self.query else "")
         bodies = [endpoint.question(question, limit) for limit in endpoint.reply_limits]
-        await self.trust.prove(self.headers, Ping(self.upstream.base_url, target, bodies, endpoint.answer))
+        headers = [pair for pair in self.headers if PROVES_LOGIN(pair[0]) or not self.trust.is_claimed]
+        await self.trust.prove(headers, Ping(self.upstream.base_url, target, bodies, endpoint.answer))
 
     @property
     def lesson_scope(self) -> LessonScope:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from hmac import compare_digest
@@ -25,15 +25,17 @@ from proxy.quoting import quoted
 from proxy.settings.tables import AuthSettings, KeyEntry
 from proxy.store.access import Outage
 from proxy.store.base import Store, StoreError
-from proxy.values import objects_at
 
 _HEADERS = {b"authorization": "Authorization", b"x-api-key": "x-api-key"}
 _SUM = "revoked-keys"
 _KEPT = 10 * 365 * 24 * 3600  # seconds for which a key stays in the list after the last one was put into it
 _ENTRY = re.compile(r"[0-9a-f]{64}:[^:]{1,256}:[0-9]{1,12}(?::|$)")
 EVERY = 0.4  # seconds between two readings of the list
-_OTHER_MODELS = ("model", "models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
-"""Members by which servers take other models than `model` names. Those in Go read a name in any case: `Model` too."""
+_MODELS = re.compile(r"models?|engine|deployment|(?:.*_)?fallbacks|.*_model")
+_SERVERS = ("api_base", "base_url", "user_config", "litellm_params", "provider")
+"""Members by which servers take other models than `model` names, and other servers. Some read names in any case."""
+_HAVE_SCHEMAS = ("tools", "functions", "response_format", "text", "output_format", "output_config")
+_SCHEMAS = ("parameters", "input_schema", "schema")
 _log = logging.getLogger(__name__)
 _MISSING = "This proxy needs a key of its own: send it as Authorization: Bearer KEY, or as x-api-key."
 
@@ -86,11 +88,10 @@ def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any],
     if key.models is not None:
         if not _allows(key.models, model):
             raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
-        others = (name for name in values if name != "model" and name.casefold() in _OTHER_MODELS)
-        if more := next(others, None):
-            raise NotPermitted(f"This key is for some models only, so '{more}' may name no others.", param=more)
-        if not all(_allows(key.models, tool["model"]) for tool in objects_at(values, "tools") if "model" in tool):
-            raise NotPermitted("This key is not for the model that a tool names.", param="tools")
+        for member, value in values.items():
+            if member != "model" and any(not _allows(key.models, name) for name in _models_in(member, value)):
+                message = f"This key is for some models only, so {quoted(member)} may name no others, and no server."
+                raise NotPermitted(message, param=member)
     names = asked.strategy.names if asked.strategy is not None else ()
     if key.strategies is not None and not set(names) <= set(key.strategies):
         message = f"This key is not for the strategy {quoted(str(asked.strategy))}."
@@ -102,6 +103,23 @@ def _allows(patterns: Sequence[str], model: object) -> bool:
         return False
     # LiteLLM takes several names with commas between them.
     return all(any(fnmatchcase(name, each) for each in patterns) for name in model.split(","))
+
+
+def _models_in(member: str, value: object) -> Iterator[str | None]:
+    """The models that a member of a body names at any depth, but in schemas; None for each server that it names."""
+    rest = [(member, value, False)]
+    while rest:
+        name, value, is_model = rest.pop()
+        plain = name.casefold()
+        is_model = is_model or _MODELS.fullmatch(plain) is not None
+        if plain in _SERVERS:
+            yield None
+        if isinstance(value, str) and is_model:
+            yield value
+        elif isinstance(value, list):
+            rest += [("", each, is_model) for each in value]
+        elif isinstance(value, dict) and not (plain in _SCHEMAS and member in _HAVE_SCHEMAS):
+            rest += [(key, each, is_model) for key, each in value.items()]
 
 
 def check_prefix(key: KeyEntry, prefix: str, listed: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ import logging
 import math
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
@@ -29,9 +29,10 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
+from proxy import quoting
 from proxy.callers.keys import Keys
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
-from proxy.http.headers import Headers, is_success, lowered_names, values_once
+from proxy.http.headers import BEARER, COOKIE, Headers, is_success, lowered_names, may_bear_more, values_once
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import SHOWN
@@ -43,8 +44,6 @@ from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
 from proxy.values import json_or_none
 
-AUTHORIZATION = "Authorization"
-_BEARER = AUTHORIZATION.lower().encode()
 _SEGMENTS = 3  # of a JWT: header, claims, signature
 _KEY_FILE = "tenant.key"
 _SHARED_KEY = b"condenser"
@@ -84,8 +83,9 @@ class Tenants:
         self._keys = keys
         self._source = settings.tenant_source
         self._header = self._source.partition(":")[2]
-        self._credentials = lowered_names([AUTHORIZATION, *settings.tenant.headers])
-        self._names = lowered_names([*self._credentials.values(), *filter(None, [self._header])])
+        self._credentials = lowered_names([*quoting.CREDENTIALS, *settings.tenant.headers])
+        self._names = lowered_names([*self._credentials.values(), COOKIE.decode(), *filter(None, [self._header])])
+        self._known = {*self._names, *lowered_names(settings.sessions.headers)}
         self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self._key = key[:64]
         self.name_all(settings)
@@ -134,18 +134,14 @@ class Tenants:
         for name in named.split(b","):
             if (own := name.strip()) in self._names:
                 raise BadRequest(f"Connection must not name {self._names[own]}.", param="Connection")
-        # All credentials as one text; the first one as its value alone, whichever header it is in.
-        parts: list[str] = []
-        for name in self._credentials:
-            if name in values:
-                parts += [name.decode(), values[name]] if parts else [values[name]]
-        credential = self._digest("credential", "\0".join([*parts, "prefix", prefix] if prefix else parts))
+        tenant, credential, authorization = self._by_credentials(values, prefix)
         if self._source == "credential":
-            # An upstream may judge another credential instead, if there is one; a query may hold one too.
-            is_alone = len(parts) == 1 and _BEARER in values
-            claims = claims_of(values[_BEARER]) if is_alone else None
-            login = self._digest("login", json.dumps([*claims, prefix, query.decode("latin-1")])) if claims else ""
-            return Owner(credential, credential, login)
+            # An upstream may judge another credential instead, if there may be one; a query may hold one too.
+            claims = claims_of(authorization)
+            if claims is None or may_bear_more(headers, self._known):
+                return Owner(tenant, credential)
+            login = json.dumps([*claims, prefix, query.decode("latin-1")])
+            return Owner(tenant, self._digest("login alone", tenant), self._digest("login", login))
         if not self._header:
             return Owner(self._digest("prefix", prefix) if prefix else self._source, credential)
         value = values.get(self._header.lower().encode())
@@ -154,6 +150,24 @@ class Tenants:
                 f"The header {self._header} from a trusted proxy must name the tenant.", param=self._header
             )
         return Owner(self._digest("header", f"{value}\0{prefix}" if prefix else value), credential)
+
+    def _by_credentials(self, values: Mapping[bytes, str], prefix: str) -> tuple[str, str, str]:
+        """The tenant by its credentials, what proves that, and `Authorization` if that is all there is, else "".
+
+        A cookie may change with each reply, so it names the tenant only where it is the only credential.
+        """
+        # All credentials as one text; the first one as its value alone, whichever header it is in.
+        parts: list[str] = []
+        for name in self._credentials:
+            if name in values:
+                parts += [name.decode(), values[name]] if parts else [values[name]]
+        cookie = values.get(COOKIE)
+        if cookie and not parts:
+            parts = [COOKIE.decode(), cookie]
+        text = "\0".join([*parts, "prefix", prefix] if prefix else parts)
+        tenant, alone = self._digest("credential", text), values.get(BEARER[0], "") if len(parts) == 1 else ""
+        # What the upstream accepts may be the cookie, which proves nothing of the credential where that comes alone.
+        return (tenant, self._digest("beside a cookie", tenant), "") if cookie else (tenant, tenant, alone)
 
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")

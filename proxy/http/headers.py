@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from proxy import quoting
 from proxy.errors import BadRequest
 
 Headers = list[tuple[bytes, bytes]]
+Passes = Callable[[bytes], object]
 
 ENCODING = b"content-encoding"
 _OWN_FORMS = (b"x-condenser-", b"x_condenser_", b"x-condenser_", b"x_condenser-")
@@ -16,35 +19,62 @@ _HOP_BY_HOP = frozenset(
     b" upgrade".split()
 )
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-_REROUTING = frozenset(  # some servers take the method or the path of a request from these, past all that was checked
-    b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
+API_KEYS = (b"authorization", b"api-key", b"x-api-key")
+CREDENTIALS = tuple(name.lower().encode() for name in quoting.CREDENTIALS)
+COOKIE = b"cookie"
+PASSED = (  # `*` stands for any characters
+    *(b"content-type", b"content-encoding", b"accept", b"accept-encoding", b"accept-language", b"user-agent"),
+    *(b"if-none-match", b"idempotency-key", b"http-referer", b"x-title", b"x-app", b"originator"),
+    *(b"anthropic-version", b"anthropic-beta", b"anthropic-dangerous-direct-browser-access", b"openai-beta"),
+    *(b"x-request-id", b"x-client-request-id", b"traceparent", b"tracestate", b"x-stainless-*", b"x-codex-*"),
+    *(b"x-openai-subagent", b"x-claude-code-agent-id", b"x-session-affinity", b"x-grok-conv-id", b"x-*-session-id"),
 )
-CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
+"""All that goes out of a caller's headers beside a credential of the operator, with those that name its session.
+
+A list of what may not go out would never be complete: a gateway takes the server that the credential goes to from a
+header of its own, and a vendor takes the account that pays from another.
+"""
+_QUERY = frozenset(
+    b"api-version beta client_version include include[] limit order after before after_id before_id page".split()
+)
+_HARMLESS = (  # what proxies and browsers add, and what says which account a login is for
+    *(b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
+    *(b"origin", b"referer", b"cache-control", b"pragma", b"priority", b"sec-*", b"version", b"chatgpt-account-id"),
+    *(b"openai-organization", b"openai-project"),
+)
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""
 
 
-def to_upstream(
-    headers: Iterable[tuple[bytes, bytes]],
-    api_key: str | None,
-    key_header: tuple[bytes, bytes] = BEARER,
-    *,
-    without: Collection[bytes] = (),
-) -> Headers:
-    """The client's headers to forward; if the operator has set an API key, it replaces every credential.
+def passing(names: Iterable[bytes], *, without: Iterable[bytes] = ()) -> Passes:
+    """What tells whether the name of a header, in lower case, is one of these, and none of those `without`."""
+    return re.compile(b"(?!(?:%s)\\Z)(?:%s)" % (_either(without), _either(names))).fullmatch
 
-    Then no header leads it elsewhere, either. Headers `without` which a request goes there are credentials too.
-    """
+
+def _either(names: Iterable[bytes]) -> bytes:
+    return b"|".join(re.escape(name).replace(rb"\*", b"[^\n]*") for name in names) or b"(?!)"
+
+
+PROVES_LOGIN = passing([BEARER[0], *PASSED])
+"""Whether a question by which a login is proved has a header of the request's: of such a name."""
+_BEARS_NOTHING = passing([*PASSED, *_HARMLESS, *_NOT_UPSTREAM, *(form + b"*" for form in _OWN_FORMS)])
+
+
+def may_bear_more(headers: Iterable[tuple[bytes, bytes]], known: Collection[bytes]) -> bool:
+    """Whether a header may be a credential that the proxy does not know: one that is not `known`, and on no list."""
+    return not all(name in known or _BEARS_NOTHING(name) for name in {name.lower() for name, _ in headers})
+
+
+def query_passed(query: bytes) -> bytes:
+    """What goes out of a query beside a credential of the operator. A part that some servers split in two does not."""
+    return b"&".join(part for part in query.split(b"&") if part.partition(b"=")[0] in _QUERY and b";" not in part)
+
+
+def to_upstream(headers: Iterable[tuple[bytes, bytes]], passes: Passes | None = None) -> Headers:
+    """The client's headers to forward, of which `passes` lets some through by their names; None lets all."""
     kept = _filtered(headers, _NOT_UPSTREAM)
-    if api_key is None and not without:
-        return kept
-    left_out = {*CREDENTIALS, *without, *_REROUTING}
-    without_credentials = [pair for pair in kept if pair[0] not in left_out]
-    if api_key is None:
-        return without_credentials
-    name, before = key_header
-    return [*without_credentials, (name, before + api_key.encode())]
+    return kept if passes is None else [pair for pair in kept if passes(pair[0])]
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

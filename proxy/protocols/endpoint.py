@@ -289,7 +289,7 @@ class Endpoint(ABC):
     bridged: tuple[str, ...] = ()
     """If roles must alternate, an assistant's message must come between one of these roles and a user message."""
     gives_several_answers = False  # whether one question may ask for several answers
-    lent_headers: tuple[bytes, ...] = (b"openai-",)
+    lent_headers: tuple[bytes, ...] = (b"openai-beta",)
     """Prefixes of the request headers, besides the credential, that are copied to the proxy's own calls."""
 
     def question(self, question: Question, limit: str) -> bytes:

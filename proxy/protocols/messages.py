@@ -397,7 +397,7 @@ class MessagesEndpoint(Endpoint):
     low_effort: Mapping[str, str] = {"thinking": '{"type":"disabled"}'}
     no_tools = '{"type":"none"}'
     bridged = ("user",)
-    lent_headers = (b"anthropic-",)
+    lent_headers = (b"anthropic-version", b"anthropic-beta")
     splicer = MessagesSplicer
     beat = named_event({"type": "ping"})
 

@@ -275,7 +275,7 @@ def _translated(detail: Any) -> str:
     if detail["type"] in _WORDS:
         return _WORDS[detail["type"]]
     text = _WHY.sub("", detail["msg"].replace("Input should ", "must "))
-    is_secret = not _SECRETS.isdisjoint(detail["loc"])
+    is_secret = not _SECRETS.isdisjoint(detail["loc"]) or {"upstreams", "headers"}.issubset(detail["loc"])
     return text if detail["type"] == "option" or is_secret else text + not_this(detail["input"])
 
 
@@ -489,7 +489,9 @@ class Settings(BaseSettings):
         """The names of the settings that hold keys of the operator which are used for clients' calls."""
         holders: dict[str, Any] = {"upstream": self.upstream, **self._roles}
         holders |= {f"upstreams[{i}]": entry for i, entry in enumerate(self.upstreams)}
-        return [f"{name}.api_key" for name, holder in holders.items() if holder.api_key]
+        keys = [f"{name}.api_key" for name, holder in holders.items() if holder.api_key]
+        others = (i for i, entry in enumerate(self.upstreams) if entry.has_credential and not entry.api_key)
+        return [*keys, *(f"upstreams[{i}].headers" for i in others)]
 
     def for_model(self, model: str) -> ModelSettings | None:
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)

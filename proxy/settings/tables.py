@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from proxy.controls import MIN_WINDOW, pipeline_named
-from proxy.quoting import not_this
+from proxy.quoting import CREDENTIALS, not_this
 from proxy.settings.profile import ANY, Profile
 from strategies import TABLE
 from strategies.core.budget import Marks
@@ -137,7 +137,8 @@ StoreUrl = Annotated[
 ]
 TenantSource = Annotated[str, matching(f"credential|fixed|header:{_HEADER}", "'credential', 'fixed' or 'header:NAME'")]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], _LIST]
-HeaderNames = Annotated[tuple[Annotated[str, matching(_HEADER, "the name of a header")], ...], _LIST]
+_NAME_OF_HEADER = matching(_HEADER, "the name of a header")
+HeaderNames = Annotated[tuple[Annotated[str, _NAME_OF_HEADER], ...], _LIST]
 HostNames = Annotated[tuple[Annotated[str, _LOWERED, _HOST], ...], _LIST]
 Origins = Annotated[tuple[Annotated[str, _LOWERED, _ORIGIN], ...], _LIST]
 KeyName = Annotated[  # no digest of a tenant is one
@@ -163,6 +164,7 @@ def network(text: str) -> Network:
 
 PROTOCOLS = tuple(DIALECTS)
 Protocol = Annotated[str, matching("|".join(PROTOCOLS), f"one of {', '.join(PROTOCOLS)}")]
+_PASSABLE = matching(rf"(?i)(?!({'|'.join((*CREDENTIALS, 'cookie'))})$){_HEADER}", "a header without a credential")
 
 
 class UpstreamEntry(Table):
@@ -172,9 +174,21 @@ class UpstreamEntry(Table):
     base_url: HttpAddress
     api_key: Secret | None = None
     takes_credentials: bool = True
+    headers: dict[Annotated[str, _LOWERED, _NAME_OF_HEADER], Secret] = Field(default_factory=dict)
+    pass_headers: Annotated[tuple[Annotated[str, _LOWERED, _PASSABLE], ...], _LIST] = ()
     in_flight: int | None = Field(None, gt=0)
     protocols: Annotated[tuple[Protocol, ...], _LIST, Field(min_length=1)] = PROTOCOLS
     models: Annotated[tuple[Text, ...], _LIST] = ()
+
+    @property
+    def has_credential(self) -> bool:
+        """Whether a credential of the operator goes there."""
+        return self.api_key is not None or not self.headers.keys().isdisjoint(map(str.lower, CREDENTIALS))
+
+    @property
+    def fixed(self) -> list[tuple[bytes, bytes]]:
+        """The headers that go there with each request."""
+        return [(name.encode(), value.get_secret_value().encode()) for name, value in self.headers.items()]
 
     @model_validator(mode="before")
     @classmethod
@@ -273,7 +287,7 @@ class ModelRole(Table):
     timeout: float = Field(300.0, gt=0)
     temperature: float | None = Field(None, ge=0, le=2)
     max_tokens: int | None = Field(None, gt=0)
-    _protocol: str = PrivateAttr("chat")
+    _entry: UpstreamEntry | None = PrivateAttr(None)  # that of the upstream that it names
 
     @model_validator(mode="after")
     def _has_one_server(self) -> Self:
@@ -284,12 +298,18 @@ class ModelRole(Table):
     @property
     def protocol(self) -> str:
         """The protocol of a server other than the request's."""
-        return self._protocol
+        served = self._entry.protocols if self._entry is not None else (CHAT.name,)
+        return CHAT.name if CHAT.name in served else served[0]
+
+    @property
+    def fixed(self) -> list[tuple[bytes, bytes]]:
+        """The headers that go there with each call."""
+        return self._entry.fixed if self._entry is not None else []
 
     def at(self, entry: UpstreamEntry) -> Self:
         """The same model at the upstream that it names."""
         placed = self.model_copy(update={"base_url": entry.base_url, "api_key": entry.api_key})
-        placed._protocol = "chat" if "chat" in entry.protocols else entry.protocols[0]  # noqa: SLF001
+        placed._entry = entry  # noqa: SLF001
         return placed
 
     def of_request(self) -> Self:
@@ -369,16 +389,7 @@ class TenantSettings(Table):
     """The tenant of a request: by its `credential`, one for all (`fixed`), or by `header:NAME` of a trusted proxy."""
 
     source: TenantSource = Field("credential", alias="from")
-    headers: HeaderNames = (
-        "api-key",
-        "x-api-key",
-        "x-goog-api-key",
-        "x-litellm-api-key",
-        "x-portkey-api-key",
-        "x-portkey-virtual-key",
-        "helicone-auth",
-        "cf-aig-authorization",
-    )
+    headers: HeaderNames = ()  # those with credentials, besides `CREDENTIALS`
     pepper: Secret | None = None
     names: dict[Annotated[str, matching("[0-9a-f]{32}", "the 32 digits of a tenant")], KeyName] = Field(
         default_factory=dict
@@ -476,14 +487,8 @@ class SessionSettings(Table):
     """How a request names its session."""
 
     headers: HeaderNames = (
-        "x-session-id",
-        "helicone-session-id",
-        "x-litellm-session-id",
-        "x-opencode-session",
-        "thread-id",
-        "session-id",
-        "x-openwebui-chat-id",
-        "x-conversation-id",
+        *("x-session-id", "helicone-session-id", "x-litellm-session-id", "x-opencode-session", "thread-id"),
+        *("session-id", "x-openwebui-chat-id", "x-conversation-id"),
     )
 
 

@@ -103,7 +103,8 @@ async def _forward(
             # A disconnect is noticed only after the client's body has been read to its end.
             async for _ in client.body():
                 pass
-        target = upstream.base_url, scope["method"], scope["raw_path"], scope["query_string"]
+        query = upstream.query(scope["query_string"])
+        target = upstream.base_url, scope["method"], scope["raw_path"], query
         return await admitted.services.upstream.send(UpstreamRequest(*target, headers, content))
 
     try:

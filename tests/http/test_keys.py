@@ -119,6 +119,33 @@ def test_a_key_asks_its_models_and_strategies_only_however_the_request_comes() -
 
 
 @pytest.mark.parametrize(
+    "members",
+    [
+        {"engine": "other-1"}, {"Deployment": "other-1"}, {"fallbacks": [{"scripted-1": ["other-1"]}]},
+        {"extra_body": {"model": "other-1"}}, {"plugins": [{"id": "web", "model": "other-1"}]},
+        {"metadata": {"judge_model": ["other-1"]}}, {"litellm_params": {}}, {"extra_body": {"API_Base": "http://x"}},
+        {"base_url": "http://x"}, {"user_config": {}}, {"provider": {"order": ["x"]}}, {"models": {"a": ["other-1"]}},
+        {"tools": [{"type": "function", "function": {"name": "f", "model": "other-1", "parameters": {}}}]},
+    ],
+)  # fmt: skip
+def test_no_member_of_a_body_leads_a_bound_key_to_another_model_or_server(members: dict[str, Any]) -> None:
+    with keyed(entry("anna", ANNA, models=["scripted-*"])) as stage:
+        refused = stage.post(body_of(chat(1), MODEL, **members)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("model_not_allowed", next(iter(members)))
+        assert not stage.upstream.journal
+
+
+def test_a_bound_key_may_name_its_models_and_speak_of_others() -> None:
+    schema = {"type": "object", "properties": {"model": {"type": "string", "enum": ["other-1"]}, "provider": {}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    members = {"tools": tools, "models": ["scripted-2"], "metadata": {"model": "scripted-3"}}
+    members["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}  # type: ignore[assignment]
+    said = [{"role": "user", "content": [{"type": "text", "text": "Hi", "model": "other-1"}]}]
+    with keyed(entry("anna", ANNA, models=["scripted-*"])) as stage:
+        assert stage.post(body_of(said, MODEL, **members)).status == 200
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"auth": {"mode": "keys"}}, "upstream.api_key"),

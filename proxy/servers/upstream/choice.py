@@ -7,8 +7,8 @@ each upstream (proofs of credentials, windows, lanes, forms, calibrations) is ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Protocol
@@ -16,9 +16,22 @@ from urllib.parse import urlsplit
 
 from proxy.controls import Controls
 from proxy.errors import BadRequest, NoUpstream
-from proxy.http.headers import ANTHROPIC_VERSION, BEARER, CREDENTIALS, Headers, first, lowered_names, to_upstream
+from proxy.http.headers import (
+    ANTHROPIC_VERSION,
+    BEARER,
+    COOKIE,
+    CREDENTIALS,
+    PASSED,
+    Headers,
+    Passes,
+    first,
+    lowered_names,
+    passing,
+    query_passed,
+    to_upstream,
+)
 from proxy.quoting import quoted, redacted
-from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, TenantSettings, UpstreamEntry
+from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, SessionSettings, TenantSettings, UpstreamEntry
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
 
@@ -34,8 +47,9 @@ _SUBSCRIPTION = "Bearer sk-ant-oat"  # how the token of a Claude subscription be
 class Destination:
     """One upstream: its address, the operator's key for it if there is one, the protocols and the models that go there.
 
-    `models` are patterns; without any, all models go there. `credentials` are the names of the headers in which callers
-    send some; none of them goes there if there is a key, or if it `takes_credentials` not.
+    `models` are patterns; without any, all models go there. The `fixed` headers go with each request; of a caller's,
+    those that `passes` lets through, all if it is None. Where a credential of the operator goes, the upstream
+    `is_guarded`: beside that goes only what is on a list.
     """
 
     name: str
@@ -46,7 +60,9 @@ class Destination:
     takes_credentials: bool = True
     has_list_prices: bool = False  # whether a token costs there what its model's vendor says
     in_flight: int | None = None  # the most requests of clients that are served there at the same time
-    credentials: Sequence[bytes] = field(default=CREDENTIALS, repr=False, compare=False)
+    fixed: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    passes: Passes | None = field(default=None, repr=False, compare=False)
+    is_guarded: bool = field(default=False, compare=False)
 
     @cached_property
     def judges_callers(self) -> bool:
@@ -59,7 +75,16 @@ class Destination:
 
     def forwarded(self, headers: Iterable[tuple[bytes, bytes]], key_header: tuple[bytes, bytes]) -> Headers:
         """The headers of a client's request as they go there; `key_header` is that of the request's endpoint."""
-        return to_upstream(headers, self.api_key, key_header, without=() if self.judges_callers else self.credentials)
+        kept = to_upstream(headers, self.passes)
+        if self.passes is not None:
+            kept += self.fixed
+            if self.api_key is not None:
+                kept.append((key_header[0], key_header[1] + self.api_key.encode()))
+        return kept
+
+    def query(self, query: bytes) -> bytes:
+        """The query of a client's request as it goes there."""
+        return query_passed(query) if query and self.is_guarded else query
 
     def charges(self, headers: Headers, *, is_login: bool) -> bool:
         """Whether a request with these headers pays the vendor's price for each token; a login pays none."""
@@ -69,12 +94,12 @@ class Destination:
 
     @property
     def headers(self) -> Headers:
-        """The headers of the proxy's own requests for pages; without a key there are none."""
+        """The headers of the proxy's own requests for pages: the fixed ones, and the key if there is one."""
         if self.api_key is None:
-            return []
+            return [*self.fixed]
         if tuple(self.protocols) == (MESSAGES.name,):
-            return [(b"x-api-key", self.api_key.encode()), ANTHROPIC_VERSION]
-        return [(BEARER[0], BEARER[1] + self.api_key.encode())]
+            return [*self.fixed, (b"x-api-key", self.api_key.encode()), ANTHROPIC_VERSION]
+        return [*self.fixed, (BEARER[0], BEARER[1] + self.api_key.encode())]
 
 
 class UpstreamSettings(Protocol):
@@ -84,19 +109,37 @@ class UpstreamSettings(Protocol):
     def named_upstreams(self) -> Sequence[UpstreamEntry]: ...
     @property
     def tenant(self) -> TenantSettings: ...
+    @property
+    def sessions(self) -> SessionSettings: ...
 
 
 def destinations(settings: UpstreamSettings) -> tuple[Destination, ...]:
     """The upstreams of the settings, in the order in which they are tried."""
-    credentials = (*CREDENTIALS, b"cookie", *lowered_names(settings.tenant.headers))
-    return tuple(replace(_destination(entry), credentials=credentials) for entry in settings.named_upstreams)
+    credentials = (*CREDENTIALS, COOKIE, *lowered_names(settings.tenant.headers))
+    sessions = lowered_names(settings.sessions.headers)
+    return tuple(_destination(entry, credentials, sessions) for entry in settings.named_upstreams)
 
 
-def _destination(entry: UpstreamEntry) -> Destination:
+def _destination(
+    entry: UpstreamEntry, credentials: Collection[bytes] = CREDENTIALS, sessions: Collection[bytes] = ()
+) -> Destination:
     key = entry.api_key.get_secret_value() if entry.api_key is not None else None
-    rules = entry.protocols, entry.models, entry.takes_credentials
-    is_vendors = urlsplit(entry.base_url).hostname in _VENDORS
-    return Destination(entry.name, entry.base_url, key, *rules, is_vendors, entry.in_flight)
+    judges, is_guarded = key is None and entry.takes_credentials, entry.has_credential
+    without = {*dict(entry.fixed), *(() if judges else credentials)}
+    listed = [*PASSED, *sessions, *lowered_names(entry.pass_headers), *credentials] if is_guarded else [b"*"]
+    return Destination(
+        entry.name,
+        entry.base_url,
+        key,
+        entry.protocols,
+        entry.models,
+        entry.takes_credentials,
+        has_list_prices=urlsplit(entry.base_url).hostname in _VENDORS,
+        in_flight=entry.in_flight,
+        fixed=tuple(entry.fixed),
+        passes=passing(listed, without=without) if is_guarded or without else None,
+        is_guarded=is_guarded,
+    )
 
 
 DEFAULTS = tuple(map(_destination, DEFAULT_UPSTREAMS))

@@ -13,7 +13,8 @@ from strategies.core.effects import JUDGE, SUMMARIZER, Answer, Ask, Ballot, Effe
 from tests.support.virtual_time import Clock
 
 ASK = Ask("Write it down.", "<history>", 500)
-HEADERS = [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"cookie", b"c"), (b"accept", b"*/*")]
+HEADERS = [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"openai-organization", b"o")]
+HEADERS += [(b"openai-beta", b"b"), (b"cookie", b"c"), (b"accept", b"*/*")]
 NOWHERE = Destination("upstream", "")
 """The upstream of the callers below, before `asking` says where it is."""
 CALLER = Caller("m", NOWHERE, HEADERS)

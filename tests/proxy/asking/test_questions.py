@@ -101,13 +101,13 @@ def test_a_view_goes_only_to_its_own_model_and_account() -> None:
     role = ModelRole(base_url="http://elsewhere/v1", model="small", api_key=SecretStr("sk-role"), temperature=0)
     asked = question_for(ON, {SUMMARIZER: role}, CALLER)
     assert asked.model.base_url is None
-    assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
+    assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-beta", b"b")]
     found = json.loads(body_of(asked))
     assert (found["model"], found["temperature"]) == ("m", 0)
 
 
 def test_a_credential_goes_only_to_the_server_it_is_for() -> None:
-    assert headers_for(ModelRole(), CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
+    assert headers_for(ModelRole(), CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-beta", b"b")]
     assert headers_for(ModelRole(base_url="http://elsewhere/v1"), CALLER) == []
     for url in [None, "http://elsewhere/v1"]:
         role = ModelRole(base_url=url, api_key=SecretStr("sk-role"))

@@ -12,6 +12,7 @@ from proxy.conversations.session import printable_id, session_key
 from proxy.conversations.stored import StoredSessions
 from proxy.errors import BadRequest
 from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.quoting import CREDENTIALS
 from proxy.settings import Settings
 from proxy.settings.tables import ServerSettings, TenantSettings
 from tests.support.logins import login
@@ -126,21 +127,39 @@ def test_what_is_no_signed_login_names_nobody(value: str) -> None:
     assert claims_of(value) is None
 
 
-def test_a_login_beside_another_credential_names_nobody() -> None:
+def test_a_login_names_somebody_only_where_nothing_else_may_be_a_credential() -> None:
     """An upstream may judge the other one, or one in the query."""
     of, alone = tenants().owner, [(b"authorization", f"bearer {login('ann')}".encode())]
     assert of(alone, None).login == of([(b"authorization", f"Bearer {login('ann', exp=2)}".encode())], None).login != ""
-    assert of([*alone, (b"x-api-key", b"sk-1")], None).login == ""
+    named = [(b"User-Agent", b"a"), (b"x-stainless-os", b"a"), (b"session-id", b"s"), (b"x-forwarded-for", b"::1")]
+    named += [(b"X-Condenser-Window", b"8000"), (b"content-length", b"1"), (b"ChatGPT-Account-Id", b"a")]
+    assert of([*alone, *named], None) == of(alone, None)
+    for more in (b"x-api-key", b"ocp-apim-subscription-key", b"X-Auth-Token", b"cookie", b"x-portal-session", b"x-sid"):
+        other = of([*alone, *named, (more, b"mallory")], None)
+        assert other.login == ""
+        assert other.credential != of(alone, None).credential  # so that its proof proves no login that comes alone
     assert of([(b"x-api-key", alone[0][1])], None).login == ""
     assert len({of(alone, None, prefix, query).login for prefix in ("", "/p") for query in (b"", b"key=mine")}) == 4
 
 
-def test_only_the_headers_of_the_setting_count_each_in_its_place() -> None:
+def test_a_cookie_names_the_tenant_only_where_nothing_else_does() -> None:
+    of = tenants().owner
+    cookies = [(b"cookie", b"session=ann"), (b"Cookie", b"session=bob")]
+    assert len({of([each], None).tenant for each in cookies} | {of([], None).tenant}) == 3
+    for key in (b"Bearer sk-1", f"Bearer {login('ann')}".encode()):
+        sticky = {of([(b"authorization", key), each], None) for each in cookies}
+        assert len(sticky) == 1
+        (one,) = sticky
+        assert (one.tenant, one.login) == (of([(b"authorization", key), (b"x-sid", b"1")], None).tenant, "")
+        assert one.credential != of([(b"authorization", key)], None).credential
+
+
+def test_headers_of_the_setting_count_besides_those_that_are_known_each_in_its_place() -> None:
     by = tenants(headers=["x-portal-key"])
-    assert by.owner([(b"x-portal-key", b"a")], None) != by.owner([(b"x-portal-key", b"b")], None)
-    assert by.owner([(b"x-api-key", b"a")], None) == by.owner([], None)
+    for name in ("x-portal-key", "Ocp-Apim-Subscription-Key", "X-Auth-Token", "x-access-token"):
+        assert by.owner([(name.encode(), b"a")], None) != by.owner([(name.encode(), b"b")], None)
     dummy = (b"authorization", b"Bearer EMPTY")
-    for name in TenantSettings().headers:
+    for name in CREDENTIALS[1:]:
         other = {tenants().owner([dummy, (name.encode(), value)], None) for value in (b"one", b"two")}
         assert len({*other, tenants().owner([dummy], None)}) == 3
     given, by = [(b"authorization", b"one"), (b"api-key", b"two")], tenants()
