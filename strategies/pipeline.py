@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from strategies.core.budget import Budget, Cause
+from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
@@ -72,9 +72,10 @@ def run_required(
     if requirement is Requirement.PREPARE:
         # A rule that rewrites what a vendor's compaction would keep costs the reasoning in it.
         allowed.sort(key=lambda stage: stage.asks and not stage.reads_opaque)
-    # A vendor's compaction keeps users' messages by itself, and a judge's reason is not the view's size.
-    is_for_size = rule.least_shrink and session.verdict is None
-    if budget.cause is not Cause.SHARE and is_for_size and not any(stage.reads_opaque for stage in allowed):
+    # A vendor's compaction keeps users' messages by itself, and a judge's reason is not the view's size. Without `most`
+    # or a step there is no choice.
+    is_for_size = rule.least_shrink and session.verdict is None and (budget.share_trigger or budget.step_at)
+    if is_for_size and not any(stage.reads_opaque for stage in allowed):
         view = spared(view, budget)
     aim = budget.with_goal(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, session)

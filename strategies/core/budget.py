@@ -98,7 +98,8 @@ class Budget:
     stated_window: int | None = None  # for a budget in tokens of our own count, the window in tokens of the upstream
     limit: int | None = None
     """What fits into the window itself, where `window` is only what shares are taken of; None if both are the same."""
-    share_trigger: int = 0  # what the trigger would be by the window itself; 0 if it is that
+    share_trigger: int = 0
+    """What the trigger would be by the window itself, below which a view is condensed by choice; 0 if it is that."""
     step_at: int | None = None  # the size above which the whole prompt costs more
     cause: Cause = Cause.SHARE
 
@@ -199,7 +200,7 @@ class Budget:
             return self
         share = max(tokens, 1) / self.trigger
         lower = self.with_marks(Marks(*[mark * share for mark in astuple(self.marks)]))
-        return replace(lower, cause=Cause.SHARE)
+        return replace(lower, cause=Cause.SHARE, share_trigger=0)
 
     def at_most(self, most: int, step: int | None) -> Budget:
         """This budget with its trigger at `most` tokens, or at the price step, if that is less; 0 and None are none.
@@ -251,10 +252,6 @@ class Budget:
             step_at=self.step_at and scale.own(self.step_at),
         )
         return scaled.with_goal(scaled.target)
-
-    def is_by_choice(self, tokens: int) -> bool:
-        """Whether nothing but `most` or a price step asks for a smaller view: it still fits well into the window."""
-        return self.cause is not Cause.SHARE and tokens < self.share_trigger
 
 
 def reserve_for(window: int, reply_length: int | None, setting: int | None) -> int:

@@ -180,4 +180,4 @@ def follow(budget: Budget, advice: Advice) -> Budget:
     trigger, target = advice.trigger / usable, advice.target / usable
     step = min(marks.step, max(trigger - target, 0.0))
     followed = budget.with_marks(Marks(marks.prepare * trigger / marks.trigger, trigger, target, step))
-    return followed if advice.trigger >= budget.trigger else replace(followed, cause=Cause.SHARE)
+    return followed if advice.trigger >= budget.trigger else replace(followed, cause=Cause.SHARE, share_trigger=0)

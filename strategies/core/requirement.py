@@ -80,8 +80,13 @@ def is_called(view: View, budget: Budget) -> bool:
     if tokens < budget.trigger:
         return False
     # A turn is not cut by choice until the view is well above the mark: its user waits, and may speak soon.
-    is_patient = budget.cause is Cause.MOST and budget.is_by_choice(tokens) and not view.ends_with_user
+    is_patient = budget.cause is Cause.MOST and tokens < budget.share_trigger and not view.ends_with_user
     return not is_patient or tokens >= INSIDE_TURN * budget.trigger
+
+
+def is_by_choice(view: View, budget: Budget) -> bool:
+    """Whether nothing but `most` or a price step asks for a smaller view, whichever mark is the trigger."""
+    return view.tokens < budget.share_trigger or (view.tokens < budget.trigger and is_called(view, budget))
 
 
 def last_growth(view: View) -> int:
@@ -99,7 +104,7 @@ def spared(view: View, budget: Budget) -> View:
     User messages, and messages with pictures or documents, then stay whole beside the pins: what is saved is money, and
     the view would have fitted.
     """
-    if not budget.is_by_choice(view.tokens):
+    if not is_by_choice(view, budget):
         return view
     chain = view.transcript.chain
     whole = {item.source for item in view.items if item.intact and _is_spared(item.message)}

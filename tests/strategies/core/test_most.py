@@ -2,7 +2,7 @@
 
 import pytest
 
-from strategies.core.budget import UNLIMITED, Budget, Cause
+from strategies.core.budget import UNLIMITED, Budget, Cause, Marks
 from strategies.core.economics import Prices, PriceStep
 from strategies.core.messages import Role
 from strategies.core.requirement import Requirement, is_called, last_growth, spared
@@ -76,6 +76,27 @@ def test_users_and_pictures_stay_whole_where_money_alone_asks() -> None:
     assert after.tokens < 0.9 * view.tokens
     hard = attempted(Requirement.HARD, "extract", view, budget.with_goal(budget.target)).view
     assert not said <= {item.source for item in hard.items if item.intact}
+
+
+def test_users_stay_whole_where_only_a_step_above_the_mark_of_the_window_asks() -> None:
+    view = view_of([user(words(600)), *agent(12, 300)[1:], user(words(500)), *agent(6, 300)[1:], user("Go on.")])
+    step = view.tokens + last_growth(view) - 1
+
+    def budget(trigger: float) -> Budget:
+        marks = Marks(prepare=0.3, trigger=trigger, target=0.2)
+        return Budget.of(2 * view.tokens, reserve=0, marks=marks).at_most(0, step)
+
+    assert [budget(share).cause for share in (0.49, 0.51)] == [Cause.SHARE, Cause.SHARE]
+    assert view.tokens < budget(0.51).trigger < step
+    assert is_called(view, budget(0.51))
+    said = {i for i, message in enumerate(view.transcript.chain) if message.role is Role.USER}
+
+    def kept(budget: Budget) -> set[int | None]:
+        after = attempted(Requirement.SOFT, "extract", view, budget).view
+        return {item.source for item in after.items if item.intact}
+
+    assert said <= kept(budget(0.51))
+    assert not said <= kept(budget(0.49))
 
 
 def test_nothing_is_spared_in_a_view_that_does_not_fit_well() -> None:
