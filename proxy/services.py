@@ -48,7 +48,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.discovery import Discovered
 from proxy.servers.known import Servers
 from proxy.servers.upstream import Upstream, server_of
-from proxy.servers.upstream.choice import destinations
+from proxy.servers.upstream.choice import Destination, destinations
 from proxy.settings import Settings
 from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
@@ -107,12 +107,7 @@ class Services:
         self._reader = Reader(tool_output_patterns())
         limits, self.destinations = settings.limits, destinations(settings)
         self.callers = Callers(self.upstream, self.stored.facts, self.background, clock)
-        asks = partial(Discovered, upstream=self.upstream, tasks=self.background, clock=clock)
-        discovers, is_one = settings.upstream.discover, settings.tenant_source == "fixed"
-        self.discovered = {
-            each.base_url: asks(each, enabled=discovers, is_for_one=discovers and is_one and each.judges_callers)
-            for each in self.destinations
-        }
+        self.discovered = {each.base_url: self._discovered(each) for each in self.destinations}
         """What the servers of the upstreams have said, by `base_url`."""
         self.asking = Asking(
             self.upstream,
@@ -137,6 +132,12 @@ class Services:
         self.bounds = Bounds(limits.messages, limits.members, limits.values)  # what one request body may hold
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
         """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
+
+    def _discovered(self, at: Destination) -> Discovered:
+        """What a server is asked for; its list of models with a caller's credential only where there is one tenant."""
+        asks, is_one = self.settings.upstream.discover, self.settings.tenant_source == "fixed"
+        is_for_one = asks and is_one and at.judges_callers
+        return Discovered(at, self.upstream, self.background, self.clock, enabled=asks, is_for_one=is_for_one)
 
     def _build_turns(self, resolver: Resolver) -> None:
         """The parts that a turn passes through (`proxy/turn/drive.py`)."""

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import NotDecodable, decoder_for
-from proxy.http.headers import ANTHROPIC_VERSION, Headers, encoding_of, first
+from proxy.http.headers import ANTHROPIC_VERSION, CREDENTIALS, Headers, encoding_of, first, passing
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.upstream import Upstream
@@ -322,7 +322,7 @@ LIST_KEPT = 86_400.0  # seconds until a list is asked for again with a caller's 
 LIST_PATH = "/v1/models"
 MAX_LISTS, MAX_LISTED = 500, 10_000
 """Of each upstream: the tenants whose lists are remembered, and the models of one list."""
-_OF_ACCOUNT = (b"anthropic-", b"openai-", b"chatgpt-")  # how headers begin that say whose account or which API it is
+_OF_ACCOUNT = passing([*CREDENTIALS, b"anthropic-*", b"openai-*", b"chatgpt-*"])  # whose account, and which API
 
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _log = logging.getLogger(__name__)
@@ -380,8 +380,7 @@ class Discovered:
         """Asks for the list in the background, as a caller whose credential in these headers was just accepted."""
         if self.clock() >= self._list_due:
             self._list_due = self.clock() + LIST_KEPT
-            names = self.at.credentials
-            own = [pair for pair in headers if pair[0] in names or pair[0].startswith(_OF_ACCOUNT)]
+            own = [pair for pair in headers if _OF_ACCOUNT(pair[0])]
             self.tasks.start(self._ask_for_list(tenant, own), ("list", self.at.base_url))
 
     async def _ask_for_list(self, tenant: str, headers: Headers) -> None:

@@ -1,7 +1,7 @@
 """What arrives of real clients where the operator's key goes out: all they need, and nothing that leads it away."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import litellm
@@ -63,7 +63,7 @@ def proxy(upstream: ScriptedUpstream) -> Iterator[Proxy]:
 
 def went(proxy: Proxy, upstream: Any, path: str = CHAT, key_header: str = "authorization") -> Exchange:
     """The only request as the upstream got it: with all of the client's own headers, and the operator's key alone."""
-    sent, arrived = proxy.journal.only(path), upstream.journal.only(path)
+    sent, arrived = proxy.journal.only(path), cast(Exchange, upstream.journal.only(path))
     ours = {name.lower() for name in (*LEADING, *OURS)}
     expected = [(name.lower(), value) for name, value in sent.headers]
     expected = [pair for pair in expected if pair[0] not in {*ours, *PER_HOP, "authorization", "x-api-key", "api-key"}]

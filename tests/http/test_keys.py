@@ -139,7 +139,7 @@ def test_a_bound_key_may_name_its_models_and_speak_of_others() -> None:
     schema = {"type": "object", "properties": {"model": {"type": "string", "enum": ["other-1"]}, "provider": {}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     members = {"tools": tools, "models": ["scripted-2"], "metadata": {"model": "scripted-3"}}
-    members["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}  # type: ignore[assignment]
+    members["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     said = [{"role": "user", "content": [{"type": "text", "text": "Hi", "model": "other-1"}]}]
     with keyed(entry("anna", ANNA, models=["scripted-*"])) as stage:
         assert stage.post(body_of(said, MODEL, **members)).status == 200
