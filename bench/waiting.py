@@ -167,5 +167,8 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
     budget = now.context.policy.budget
     if before is None or budget is None:
         return True
-    most, grown = budget.usable - budget.least_headroom, now.context.sent.tokens - before.context.sent.tokens
+    most, grown = (
+        budget.usable - budget.least_headroom,
+        now.context.history.sent.tokens - before.context.history.sent.tokens,
+    )
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target

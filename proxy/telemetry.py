@@ -235,7 +235,8 @@ class Telemetry:
     def record(self, line: RequestLine, amounts: Mapping[str, int]) -> None:
         """Records a request that has ended; `amounts` are what it adds to the sums, nothing if it asks no model."""
         status, by = str(line.status or CLIENT_CLOSED_REQUEST), "upstream" if line.is_relayed else "condenser"
-        self.metric("replies_total", by, line.protocol, line.upstream, status).inc()
+        protocol = line.protocol
+        self.metric("replies_total", by, protocol, line.upstream, status).inc()
         if line.error:
             self.metric("errors_total", line.error).inc()
         if not line.is_complete and line.status is not None:
@@ -249,7 +250,7 @@ class Telemetry:
         model, tenant, strategy = self._bounded(self.model_of(line), tenant, strategy)
         self._record_times(line, model, strategy)
         # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
-        self._waiting.setdefault((line.protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
+        self._waiting.setdefault((protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
 
     def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
         if line.turn is not None:

@@ -379,18 +379,20 @@ class Dispatcher:
     report: Callable[[FinishedCall], None] = lambda _: None
     known: Mapping[str, Discovered] = field(default_factory=dict)
     budget: TokenBudget | None = None  # what calls may spend for each tenant; None if that is not bounded
-    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # the lane of each server
+    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # of each server, and of each base URL
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
 
     def lane_of(self, base_url: str) -> Lane:
         """The lane of the server at a base URL."""
+        if base_url in self._lanes:
+            return self._lanes[base_url]
         server = server_of(base_url)
         if server not in self._lanes:
             known = self.known.get(server)
             facts = (lambda: known.is_local, lambda: known.is_serial) if known is not None else ()
             self._lanes[server] = Lane(self.background, self.clock, *facts)
-        return self._lanes[server]
+        return self._lanes.setdefault(base_url, self._lanes[server])
 
     def deadline(self, model: ModelRole, caller: Caller) -> float:
         """The time on the clock until which a background call that is requested now may wait for its turn."""

@@ -64,9 +64,9 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         ("X-Condenser-Action", decision.action),
         ("X-Condenser-Trigger", decision.trigger),
         ("X-Condenser-Branch", _branch(decision)),
-        ("X-Condenser-Tokens-Before", str(decision.context.sent.tokens)),
+        ("X-Condenser-Tokens-Before", str(decision.context.history.sent.tokens)),
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
-        ("X-Condenser-Count", decision.context.measured.precision),
+        ("X-Condenser-Count", decision.context.history.measured.precision),
         # Of an unknown window, the size that was refused is all that is known.
         ("X-Condenser-Window", str(policy.window if policy.window.tokens else policy.size_refused or policy.window)),
         ("Server-Timing", timing.header()),
@@ -77,7 +77,8 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Floor", str(decision.floor)))
     if stages := decision.metadata.get("stages"):  # under `observe:` those that would shape the condensation
         pairs.append(("X-Condenser-Stages", "+".join(stages)))
-    if warnings := [*decision.context.request.controls.warnings, *_clamped_values(decision)]:
+    controls = context.request.controls
+    if warnings := [*controls.warnings, *(_clamped_values(decision) if controls.options else ())]:
         pairs.append(("X-Condenser-Warning", "; ".join(warnings)))
     if head := context.heads[accepted]:
         pairs.append(("X-Condenser-Head", head))
@@ -107,7 +108,7 @@ OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
 def _clamped_values(decision: Decision) -> Iterator[str]:
     """Yields a sentence for each option in the request that the budget clamps."""
     policy, options = decision.context.policy, decision.context.request.controls.options
-    for stage in policy.stages if options and policy.budget else ():
+    for stage in policy.stages if policy.budget else ():
         for name, (bound, most) in OPTION_BOUNDS.items():
             value = getattr(getattr(stage, "options", None), name, 0)
             if policy.budget and most(policy.budget) < value and {name, f"{stage.name}.{name}"} & options.keys():
@@ -119,7 +120,7 @@ _WORTH_A_PHRASE = 0.05
 
 def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> str:
     """The log line of this request for a person, without content or credentials."""
-    window, before = decision.context.policy.window.tokens, short(decision.context.sent.tokens)
+    window, before = decision.context.policy.window.tokens, short(decision.context.history.sent.tokens)
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
     parts = [
         label(decision.session, MAX_SHOWN),
@@ -181,7 +182,7 @@ def _document(decision: Decision) -> dict[str, Any]:
         "action": decision.action,
         "reason": decision.reason or None,
         "trigger": decision.trigger,
-        "tokens_before": decision.context.sent.tokens,
+        "tokens_before": decision.context.history.sent.tokens,
         "tokens_after": decision.tokens_after,
         "floor": decision.floor,
         "window": decision.context.policy.window.tokens,
@@ -191,7 +192,7 @@ def _document(decision: Decision) -> dict[str, Any]:
 
 def _beside_messages(decision: Decision, *, has_tools: bool) -> str:
     """The sizes of the tools, with the framing, and of the floor."""
-    tools = f"tools {short(decision.context.measured.overhead)}" if has_tools else ""
+    tools = f"tools {short(decision.context.history.measured.overhead)}" if has_tools else ""
     floor = f"floor {short(decision.floor)}" if decision.floor is not None else ""
     shown = ", ".join(filter(None, (tools, floor)))
     return f"({shown})" if shown else ""
@@ -204,8 +205,8 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         **_document(decision),
         "condensation": applied.id if applied else None,
         "prepared": decision.was_prepared,
-        "tokens_of_tools": decision.context.measured.overhead,
-        "tokens_exact": decision.context.measured.precision is Precision.EXACT,
+        "tokens_of_tools": decision.context.history.measured.overhead,
+        "tokens_exact": decision.context.history.measured.precision is Precision.EXACT,
         "own_tokens": decision.all_own_tokens,
         "economy": decision.context.policy.economy,
         "economy_trigger": economy.trigger if economy else None,
@@ -245,7 +246,7 @@ def where_tokens_are(decision: Decision) -> str:
         return sum(view.items[item].message.tokens for item in items if item is not None)
 
     parts = {
-        "tools and framing": decision.context.measured.overhead,
+        "tools and framing": decision.context.history.measured.overhead,
         "system messages": view.transcript.system_tokens,
         "the first and the last user message": tokens_of(users),
         "pinned messages": tokens_of(pinned),
@@ -280,14 +281,14 @@ async def refuse_if_hopeless(decision: Decision) -> None:
     Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
     """
     context = decision.context
-    budget, counter, request = context.own_budget, context.server.counter, context.request
+    budget, counter, request = context.sized.budget, context.server.counter, context.request
     if budget is None or decision.view.tokens <= budget.full_window or not decision.context.policy.window.is_known:
         return
     # A size refused is no window either.
-    if decision.context.measured.precision is Precision.ESTIMATE or decision.context.policy.size_refused is not None:
+    if context.history.measured.precision is Precision.ESTIMATE or context.policy.size_refused is not None:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
-    error = most if context.calibrated.error is None else min(context.calibrated.error, most)
+    error = most if context.sized.calibrated.error is None else min(context.sized.calibrated.error, most)
     limit = budget.full_window * (1 + error)
     view = decision.view
     if view.tokens <= limit:
@@ -307,7 +308,7 @@ def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
 
 def refuse_over_budget(decision: Decision) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
-    policy, budget, tokens = decision.context.policy, decision.context.own_budget, decision.view.tokens
+    policy, budget, tokens = decision.context.policy, decision.context.sized.budget, decision.view.tokens
     is_strict = policy.strict and policy.rewrites and policy.size_refused is None
     if is_strict and budget is not None and tokens > budget.fits:
         message = f"{where_tokens_are(decision)} As strict is set, at most {budget.fits:,} tokens are sent."

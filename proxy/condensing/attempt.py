@@ -106,7 +106,7 @@ class Attempts:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
-        if not (context.kept.chain and context.may_store) or _is_too_small(decision):
+        if not (context.history.kept.chain and context.may_store) or _is_too_small(decision):
             return Attempt(decision, captures=bool(context.heads[1]))
         decision = decision._replace(session=context.recognised.stored_id)
         if refused := self.keeper.refused:
@@ -150,7 +150,7 @@ class Turn:
         """Makes the record, once there is nothing more to find out."""
         self.record = record_of(self)
         context = self.sent.decision.context
-        self.amounts = amounts(self.record, context.policy.prices, context.calibrated.scale.slope)
+        self.amounts = amounts(self.record, context.policy.prices, context.sized.calibrated.scale.slope)
         return self.record
 
 
@@ -161,8 +161,9 @@ def record_of(turn: Turn) -> RequestRecord:
     reread = 0
     if decision.action is Action.CONDENSED and usage and branch and branch.anchor and context.spent("cached_tokens"):
         # Without a change, all of the last view would have come from the upstream's cache, and only what is new not.
-        new = context.calibrated.scale.slope * sum([each.tokens for each in context.prompt.since(branch.anchor.length)])
-        reread = max(min(branch.anchor.counted, usage.prompt - round(new)) - usage.cached, 0)
+        new = sum([each.tokens for each in context.sized.prompt.since(branch.anchor.length)])
+        new_counted = round(context.sized.calibrated.scale.slope * new)
+        reread = max(min(branch.anchor.counted, usage.prompt - new_counted) - usage.cached, 0)
     counted, prices = usage or Usage(decision.expected_tokens), context.policy.prices
     cost = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion) if prices else 0.0
     return RequestRecord(
@@ -171,9 +172,9 @@ def record_of(turn: Turn) -> RequestRecord:
         action=decision.action,
         trigger=decision.trigger,
         condensation=decision.applied.id if decision.applied else "",
-        before=context.sent.tokens,
+        before=context.history.sent.tokens,
         after=decision.forwarded_tokens,
-        precision=context.measured.precision,
+        precision=context.history.measured.precision,
         status=reply.status,
         milliseconds=reply.milliseconds,
         model=request.model[:MAX_MODEL_NAME],
@@ -194,7 +195,7 @@ def fits_whole(context: RequestContext) -> bool:
     A window that was set lower than the server's, `marks.most` and a price step are choices: they refuse nothing.
     """
     policy, reply = context.policy, context.request.body.envelope.reply_limit or 0
-    prompt, window = context.calibrated.scale.upstream(context.sent.tokens), policy.window
+    prompt, window = context.sized.calibrated.scale.upstream(context.history.sent.tokens), policy.window
     # A server is not asked where a window is set: what is known of it besides is the table, and what it has refused.
     if (context.server.listed.tokens or 0) > (window.tokens or UNLIMITED) and window.is_set:
         window = context.server.listed
@@ -216,7 +217,7 @@ def _is_too_small(decision: Decision) -> bool:
         return False
     policy = context.policy
     window = policy.budget.window if policy.budget and policy.window.tokens is not None else None
-    return keeping.is_small(decision.context.sent.tokens, window)
+    return keeping.is_small(decision.context.history.sent.tokens, window)
 
 
 def _marked(view: View, body: Body) -> list[bytes]:
@@ -279,7 +280,7 @@ def written(decision: Decision, *, probe: bool) -> Decision:
 
 def expecting(decision: Decision) -> Decision:
     """The decision with what follows from its view, such as what the upstream is expected to count for it."""
-    policy, view, known = decision.context.policy, decision.view, decision.context.calibrated
+    policy, view, known = decision.context.policy, decision.view, decision.context.sized.calibrated
     tokens, applied, advice = view.tokens, decision.applied, decision.context.advice
     if decision.tokens_after != tokens:
         expected = known.scale.upstream(decision.tokens_after)
@@ -297,8 +298,8 @@ def expecting(decision: Decision) -> Decision:
 
 def undecided(context: RequestContext) -> Decision:
     """The decision to forward the transcript unchanged; after a store failure, with its reason."""
-    recognised, measured, view = context.recognised, context.measured, fold_view(context, None)
-    is_other = view.drops_reasoning or context.shown is not measured.transcript
+    recognised, measured, view = context.recognised, context.history.measured, fold_view(context, None)
+    is_other = view.drops_reasoning or context.history.shown is not measured.transcript
     tokens = view.tokens if is_other else measured.tokens
     action = Action.DEGRADED if recognised.failure else Action.PASSED
     shown, failure = recognised.shown_id, recognised.failure
@@ -314,7 +315,7 @@ def recognition_reason(context: RequestContext) -> str:
     """The reason that tells what was recognised, if that is worth telling; else ""."""
     if context.compacting is not None:
         return Reason.CLIENT_COMPACTION
-    if context.measured is not context.sent:
+    if context.history.measured is not context.history.sent:
         return Reason.ALIGNED
     return Reason.NEW_BRANCH if context.recognised.session is not None and context.branch is None else ""
 

@@ -16,7 +16,7 @@ from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policies, own_threshold
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import TRAITS, economy
-from proxy.condensing.turn import MIN_SAVING, RequestContext
+from proxy.condensing.turn import MIN_SAVING, RequestContext, Sized
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
@@ -55,7 +55,7 @@ class Completer:
 
     def idle(self, context: RequestContext) -> RequestContext:
         """The context of a request for which nothing is due."""
-        return self._calibrate(context.with_session_facts())._replace(is_idle=True)
+        return self._calibrate(context)._replace(is_idle=True)
 
     async def complete(self, context: RequestContext) -> RequestContext:
         """The context with all that a strategy, memory and calibration may ask for."""
@@ -84,7 +84,9 @@ class Completer:
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
             return context
-        return context.counted(await self.measurer.measure(context.request.body, context.server.counter))
+        measured = await self.measurer.measure(context.request.body, context.server.counter)
+        sized = context.sized._replace(overhead=measured.overhead + context.offer.tokens)
+        return context._replace(history=context.history.counted(measured), sized=sized)
 
     def _calibrate(self, context: RequestContext) -> RequestContext:
         """The context with what is known about the upstream's own count, and its budget scaled by that."""
@@ -92,19 +94,19 @@ class Completer:
         anchor = branch.anchor if branch else None
         calibrated = self.servers.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         budget = context.policy.budget and context.policy.budget.scaled(calibrated.scale)
-        return context._replace(prompt=prompt, calibrated=calibrated, own_budget=budget)
+        return context._replace(sized=Sized(context.sized.overhead, budget, prompt, calibrated))
 
 
 def with_economy(context: RequestContext) -> RequestContext:
     """The context with the advice where condensing is cheapest; under `auto` its budget follows that."""
-    policy, budget, transcript = context.policy, context.own_budget, context.history
+    policy, budget, transcript = context.policy, context.sized.budget, context.history.transcript
     if context.is_estimated or policy.economy == "off" or policy.pipeline.is_off or budget is None:
         return context
     newest = transcript.chain[-NEWEST:]
     requests = [message.role for message in newest].count(Role.ASSISTANT) + 1
     if requests < MIN_REQUESTS:
         return context
-    head = context.overhead + transcript.system_tokens
+    head = context.sized.overhead + transcript.system_tokens
     if transcript.task is not None:
         head += min(transcript.chain[transcript.task].tokens, budget.task_cap)
     growth = sum([message.tokens for message in newest]) / requests
@@ -117,7 +119,7 @@ def with_economy(context: RequestContext) -> RequestContext:
     if policy.economy == "auto" and advice.saves > 0:
         budget = follow(budget, advice)
         policy = policy._replace(budget=policy.budget and policy.budget.with_marks(budget.marks))
-    context = context._replace(policy=policy, own_budget=budget, advice=advice)
+    context = context._replace(policy=policy, sized=context.sized._replace(budget=budget), advice=advice)
     is_told = advice.saves >= MIN_SAVING
     told = {economy.TRAIT.name: {"mode": policy.economy, **advice._asdict()}} if is_told else {}
     return context._replace(traits={**context.traits, **told})
@@ -125,12 +127,12 @@ def with_economy(context: RequestContext) -> RequestContext:
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
-    measured, body, transcript = context.measured, context.request.body, context.shown
+    measured, body, transcript = context.history.measured, context.request.body, context.history.shown
     systems = b"".join([message.digest for _, message in transcript.systems])
     hidden = put_in(transcript, context.server.counter) if transcript.patches else ()
     return CountedPrompt(
         transcript,
-        context.overhead,
+        context.sized.overhead,
         measured.counted_by,
         blake2b(measured.outside_digest.encode() + systems, digest_size=8).hexdigest()
         + ("+" if context.offer.is_made else ""),
@@ -144,12 +146,17 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
 
 def is_idle(context: RequestContext) -> bool:
     """Whether nothing is due: the length alone is below every mark, and nothing found may change the request."""
-    recognised, policy, session = context.recognised, context.policy, context.recognised.session
+    recognised, policy, history, session = (
+        context.recognised,
+        context.policy,
+        context.history,
+        context.recognised.session,
+    )
     if not (context.is_estimated and policy.acts_by_size) or policy.memory.tool:  # a refusal may lead to the tool
         return False
-    if recognised.condensations or recognised.patches or recognised.failure or context.has_restored:
+    if recognised.condensations or recognised.patches or recognised.failure or history.measured is not history.sent:
         return False
-    return not (context.traits or (session and session.traits) or context.sent.transcript.is_signed)
+    return not (context.traits or (session and session.traits) or history.sent.transcript.is_signed)
 
 
 def _needs_counts(context: RequestContext) -> bool:
@@ -159,9 +166,9 @@ def _needs_counts(context: RequestContext) -> bool:
     what a condensation must reach that a stage's own trigger asks for, or what memory may take. Under `auto`, or with a
     size refused, the trigger may be below all marks.
     """
-    stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
+    stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.transcript.digests
     is_bounded = bool(context.traits) or context.policy.economy == "auto"
-    if is_bounded or (known and (context.recognised.pins or context.history.lasting)):
+    if is_bounded or (known and (context.recognised.pins or context.history.transcript.lasting)):
         return True
     if context.uses_memory or (stage is not None and stage.inline):
         return True
@@ -173,7 +180,7 @@ def _needs_counts(context: RequestContext) -> bool:
 
 def _is_any_due(context: RequestContext, in_use: Condensation | None) -> bool:
     """Whether a stage has a trigger of its own and the view with the condensation in use has reached it."""
-    budget, stages = context.own_budget, [each for each in context.policy.stages if isinstance(each, Triggering)]
+    budget, stages = context.sized.budget, [each for each in context.policy.stages if isinstance(each, Triggering)]
     if budget is None or not stages:
         return False
     view = fold_view(context, in_use)

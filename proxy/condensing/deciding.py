@@ -141,7 +141,8 @@ class Decider:
     async def smaller(self, refused: Decision, aim: Budget, seconds: float) -> Decision:
         """The decision for a view that aims to be smaller than a refused one; models get `seconds`."""
         refused = refused._replace(context=refused.context.with_recorded(refused.applied), reason="")
-        shrunk = await self._shrunk(refused.in_context(refused.context._replace(own_budget=aim)), aim, seconds)
+        sized = refused.context.sized._replace(budget=aim)
+        shrunk = await self._shrunk(refused.in_context(refused.context._replace(sized=sized)), aim, seconds)
         return with_floor_reason(await self.injector.inject(shrunk.in_context(refused.context)))
 
     async def _shrunk(self, decision: Decision, aim: Budget, seconds: float) -> Decision:
@@ -203,14 +204,14 @@ def _replayed(decision: Decision) -> Decision:
     if not context.recognised.condensations:
         return decision.with_view(decision.view)
     view, applied = replay(
-        context.shown,
+        context.history.shown,
         context.recognised.condensations,
-        context.overhead,
+        context.sized.overhead,
         context.server.counter,
-        context.own_budget,
+        context.sized.budget,
         context.recognised.last_applied,
     )
-    if transcript_under(context, applied) is not context.shown:
+    if transcript_under(context, applied) is not context.history.shown:
         view = fold_view(context, applied)
     if applied is None:
         return decision.with_view(view)
@@ -227,7 +228,7 @@ class Need(NamedTuple):
 def assess_need(decision: Decision) -> Need:
     """The requirement that the view of a decision raises."""
     context = decision.context
-    if context.own_budget is None:
+    if context.sized.budget is None:
         return Need(None, Reason.WINDOW_UNKNOWN)
     view, budget, tokens = decision.view, context.budget, decision.tokens_after
     since = decision.applied.tokens_after if decision.applied else None
@@ -263,7 +264,7 @@ def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | No
 
 def with_floor_reason(decision: Decision) -> Decision:
     """The decision with its floor, if that keeps the view from its target or from fitting."""
-    budget, view = decision.context.own_budget, decision.view
+    budget, view = decision.context.sized.budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
         return decision
     least = floor(view, budget)
@@ -293,8 +294,8 @@ def why_not_prepared(decision: Decision) -> str:
     stage, session = context.policy.judging, context.session_facts(context.request.received_at)
     if stage is None:
         return Reason.NOT_PREPARED
-    known = (verdict for verdict in reversed(session.verdicts) if verdict.applies_to(context.history.digests))
-    last = next(known, None)
+    digests = context.history.transcript.digests
+    last = next((verdict for verdict in reversed(session.verdicts) if verdict.applies_to(digests)), None)
     is_none_due = not (stage.inline or context.policy.prepares) or stage.has_judged_enough(decision.view, session)
     return Reason.NO_VERDICT if is_none_due or (last is not None and last.failure) else Reason.AWAITING_VERDICT
 

@@ -397,7 +397,7 @@ class Maker:
             return await self._run_and_record(run, context, until)
         clock = asyncio.get_running_loop().time
         began = clock()
-        head = context.history.digests[-1] if context.history.chain else b""
+        head = context.history.transcript.digests[-1] if context.history.transcript.chain else b""
         result, is_leader = await self._tasks.share(
             context.shared_work_id(requirement.value, head, run.base.applied_id),
             self._unless_recorded(run, context, until),
@@ -418,7 +418,7 @@ class Maker:
         patience = context.recognised.patience
         before = patience.remaining
         since = await self._keeper.recorded_since(context.recognised)
-        recorded = next(iter(standing_condensations(since, context.history.digests)), None)
+        recorded = next(iter(standing_condensations(since, context.history.transcript.digests)), None)
         # It may be the prepared record that this request has just made standing, and that was not enough.
         is_new = recorded is not None and recorded.id != run.base.applied_id
         if recorded is not None and is_new and _shows_required(recorded, context):
@@ -489,7 +489,7 @@ class Maker:
 
     def _run_for(self, requirement: Requirement, decision: Decision, verdict: Verdict | None = None) -> Run:
         context, facts = decision.context, decision.context.session_facts(self._clock(), verdict)
-        return Run(requirement, decision.base, context.policy, context.own_budget, facts, perf_counter())
+        return Run(requirement, decision.base, context.policy, context.sized.budget, facts, perf_counter())
 
 
 def _one_level_deeper(condensation: Condensation) -> Condensation:
@@ -502,5 +502,5 @@ def _one_level_deeper(condensation: Condensation) -> Condensation:
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether this request's view shows all that it must show with a condensation."""
     return shows_protected_messages(
-        fold(context.history, (condensation.overlay,), context.overhead, context.server.counter)
+        fold(context.history.transcript, (condensation.overlay,), context.sized.overhead, context.server.counter)
     )

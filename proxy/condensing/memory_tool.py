@@ -55,16 +55,16 @@ class Searcher:
             context = context._replace(offerable=self._offerable(context))
         if not found.condensations or not (tool or found.patches):
             return context
-        transcript, last = context.measured.transcript, found.last_applied
+        transcript, last = context.history.measured.transcript, found.last_applied
         standing = replay(
-            transcript, found.condensations, context.overhead, context.server.counter, context.own_budget, last
+            transcript, found.condensations, context.sized.overhead, context.server.counter, context.sized.budget, last
         ).applied
         saved, covered = context.saved_by(standing), standing.covered if standing else 0
         patches = [patch for patch in standing_patches(found.patches, transcript) if patch.stands_behind(covered)]
         sizes = {patch: _tokens(patch, transcript, context.server.counter) for patch in patches}
         placed, carried = blocks_in(patches), carried_in(transcript.patches)
         patches = [patch for patch in patches if not patch.is_carried]
-        newest = context.history.last_user if context.policy.block_is_for_turn else None
+        newest = context.history.transcript.last_user if context.policy.block_is_for_turn else None
         # No reasoning is bound to a block that leaves with the next user message.
         newest = None if binds(context) or context.server.counter.dialect.drops_reasoning else newest
         wanted = [block for block in placed if newest is None or block.at == newest]
@@ -84,7 +84,7 @@ class Searcher:
             body.endpoint,
             body.values,
             context.server.counter,
-            has_system=bool(context.measured.transcript.systems),
+            has_system=bool(context.history.measured.transcript.systems),
             refused=self.refuses_tools(scope),
             top_k=self._settings.top_k,
         )
@@ -112,7 +112,7 @@ class Searcher:
         return HiddenRounds(
             context.request.body.endpoint,
             decision.view,
-            context.own_budget,
+            context.sized.budget,
             lambda query: self._recall.search(searchable, query),
             write,
             max_rounds=self._settings.max_rounds if context.offer.runs_calls else 0,

@@ -18,12 +18,12 @@ from strategies.core.view import View, fold
 def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
     """The view with a condensation, or with none."""
     overlays = (condensation.overlay,) if condensation else ()
-    return fold(transcript_under(context, condensation), overlays, context.overhead, context.server.counter)
+    return fold(transcript_under(context, condensation), overlays, context.sized.overhead, context.server.counter)
 
 
 def transcript_under(context: RequestContext, condensation: Condensation | None) -> Transcript:
     """The transcript for a view with a condensation, or with none."""
-    transcript = context.shown
+    transcript = context.history.shown
     if not transcript.is_signed:
         return transcript
     until = bound_under(context, condensation).until if binds(context) else None
@@ -35,13 +35,13 @@ def binds(context: RequestContext) -> bool:
     if (rule := context.policy.profile.reasoning) is not None:
         return rule == BOUND
     body, dialect = context.request.body, context.server.counter.dialect
-    may_bind = context.measured.transcript.is_signed or dialect.binds_reasoning
+    may_bind = context.history.measured.transcript.is_signed or dialect.binds_reasoning
     return may_bind and not body.endpoint.keeps_reasoning(body.values)
 
 
 def bound_under(context: RequestContext, condensation: Condensation | None) -> Bound:
     """What reasoning is bound to after a view with a condensation, or with none."""
-    transcript, branch, records = context.measured.transcript, context.branch, context.recognised.condensations
+    transcript, branch, records = context.history.measured.transcript, context.branch, context.recognised.condensations
     # Memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not.
     shown = {patch.order for patch in transcript.patches}
     standing = standing_patches(known, transcript) if (known := context.recognised.patches) else ()

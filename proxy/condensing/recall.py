@@ -73,11 +73,11 @@ class Searchable(NamedTuple):
         """What a request with this view may search; a request that may not be stored leaves nothing in memory."""
         hidden, cards = hidden_by(view), partial(cards_of, context)
         if not context.may_store:
-            return cls(None, context.history, hidden, cards)
+            return cls(None, context.history.transcript, hidden, cards)
         # The first condensation is the same in all forks that it stands in.
         first = min((made.covered for made in _condensed(context) if made.standing), default=0)
-        family = context.history.digests[first - 1].hex() if first else context.recognised.key.name
-        return cls(StoreKey(context.request.tenant, family), context.history, hidden, cards)
+        family = context.history.transcript.digests[first - 1].hex() if first else context.recognised.key.name
+        return cls(StoreKey(context.request.tenant, family), context.history.transcript, hidden, cards)
 
     def nodes(self) -> list[tuple[int, str]]:
         """The place of each message, and its key."""
@@ -86,7 +86,7 @@ class Searchable(NamedTuple):
 
 def _condensed(context: RequestContext) -> list[Condensation]:
     """All condensations of a request's history."""
-    digests = context.history.digests
+    digests = context.history.transcript.digests
     return [known for known in context.recognised.condensations if has_node(digests, known.covered, known.digest)]
 
 
@@ -202,7 +202,7 @@ class Injector:
 
     async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> Overlay | None:
         """The block for the last user message, of at most `allowance` tokens; None if nothing is worth it."""
-        budget, policy, history = context.own_budget, context.policy, context.history
+        budget, policy, history = context.sized.budget, context.policy, context.history.transcript
         last = history.last_user
         if last is None or budget is None:
             return None
@@ -231,11 +231,11 @@ def _has_room_for_block(decision: Decision) -> bool:
 
     Among the messages that an opaque head has kept it would cost their reasoning.
     """
-    history, covered = decision.context.history, decision.view.covered_count
+    history, covered = decision.context.history.transcript, decision.view.covered_count
     last, is_condensed = history.last_user, decision.action is Action.CONDENSED and not decision.view.is_opaque
     if last is None or last < covered or not (last == len(history.chain) - 1 or is_condensed):
         return False
-    patches = [each for each in decision.context.measured.transcript.patches if each.stands_behind(covered)]
+    patches = [each for each in decision.context.history.measured.transcript.patches if each.stands_behind(covered)]
     return len(patches) < MOST_BLOCKS and all(patch.at != last or patch.is_carried for patch in patches)
 
 
@@ -244,7 +244,7 @@ def _with_block(decision: Decision, context: RequestContext, block: Overlay) -> 
     patches = tuple(sorted((*decision.view.transcript.patches, block), key=attrgetter("order")))
     context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
     after = _folded(decision, context)._replace(memory_patch=block)
-    return after if after.tokens_after <= decision.context.sent.tokens else decision
+    return after if after.tokens_after <= decision.context.history.sent.tokens else decision
 
 
 def _folded(decision: Decision, context: RequestContext) -> Decision:

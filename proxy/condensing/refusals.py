@@ -136,7 +136,7 @@ class Refusals:
             if size.limit is None:
                 return None
             reply_tokens = size.reply or context.request.body.envelope.reply_limit or 0
-            sent = RefusedRequest(tokens, context.calibrated.scale.upstream(tokens), reply_tokens)
+            sent = RefusedRequest(tokens, context.sized.calibrated.scale.upstream(tokens), reply_tokens)
             return int(most_tokens(size, sent, size.limit, size.limit))
 
         return Following(rounds, send, aim)
@@ -157,7 +157,7 @@ class Refusals:
         if usage is None:
             return None
         applied = decision.applied.id if decision.applied else ""
-        counted = context.prompt, context.calibrated, decision.view, applied, usage.prompt
+        counted = context.sized.prompt, context.sized.calibrated, decision.view, applied, usage.prompt
         return self.parts.servers.learn_usage(*counted, shares=not context.request.controls.no_store)
 
     def after_late(self, attempt: Attempt, refusal: Refusal) -> Attempt:

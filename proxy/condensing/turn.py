@@ -43,6 +43,68 @@ ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowa
 MIN_SAVING = 0.01  # the smallest saving that is reported, as a share of the cost of prompts
 
 
+class History(NamedTuple):
+    """The list of a request: as it was sent, as the store has completed it, and as views of it are made.
+
+    Most of them are one. `history_of` fills in what follows from the first three.
+    """
+
+    sent: Measured  # without the messages that were put back for a client that trims; else the same as `whole`
+    whole: Measured  # the whole conversation, with its counts
+    measured: Measured  # what views are made of: `whole`, unless the request goes as it came
+    transcript: Transcript  # that of the whole conversation
+    kept: Transcript
+    """What the session keeps of it: without a message that only asks for the client's own compaction."""
+    shown: Transcript  # that of which views are made; `measured` without what the session leaves out
+
+    def counted(self, measured: Measured) -> History:
+        """The same with its tokens counted, after they were estimated; then all of its lists were one."""
+        return history_of(measured, measured, measured, keeps_last=self.kept is self.transcript)
+
+    def changed(self, change: Callable[[Transcript], Transcript]) -> History:
+        """The same with its transcripts changed by `change`, which leaves their messages alone."""
+        changed: dict[int, Transcript] = {}  # most of them are one
+
+        def after(transcript: Transcript) -> Transcript:
+            if id(transcript) not in changed:
+                changed[id(transcript)] = change(transcript)
+            return changed[id(transcript)]
+
+        sent = self.sent._replace(transcript=after(self.sent.transcript))
+        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after(self.transcript))
+        measured = sent if self.measured is self.sent else whole
+        return History(sent, whole, measured, whole.transcript, after(self.kept), after(self.shown))
+
+    def pinned(self, pins: Sequence[bytes], window: int | None) -> History:
+        """The same where these messages stay, and those that stay by their kind."""
+
+        def pinned(transcript: Transcript) -> Transcript:
+            lasting = [transcript.digests[i] for i in transcript.lasting]
+            both = (pinned_in(nodes, transcript, window) for nodes in (pins, lasting))
+            return transcript.having(pinned=frozenset[int]().union(*both))
+
+        return self.changed(pinned)
+
+    def viewing(self, measured: Measured) -> History:
+        """The same with views that are made of all of this list."""
+        return self._replace(measured=measured, shown=measured.transcript)
+
+
+def history_of(sent: Measured, whole: Measured, measured: Measured, *, keeps_last: bool) -> History:
+    transcript = whole.transcript
+    kept = transcript if keeps_last else transcript.without_last()
+    return History(sent, whole, measured, transcript, kept, measured.transcript)
+
+
+class Sized(NamedTuple):
+    """How large a request is, in tokens of our own count, and what the upstream is expected to make of that."""
+
+    overhead: int  # tokens besides the messages: tools and framing, including the memory tool
+    budget: Budget | None = None  # the policy's budget in tokens of our own count; None if it has none
+    prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
+    calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
+
+
 class RequestContext(NamedTuple):
     """All that is known about one request before it is decided on. `context_of` fills in what follows from the rest."""
 
@@ -50,15 +112,8 @@ class RequestContext(NamedTuple):
     recognised: Recognised  # the session that the request continues, with its records
     policy: Policy  # the strategy, options, window and budget that apply
     server: Server  # what is known of the upstream, and how its tokens are counted
-    sent: Measured
-    """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
-    whole: Measured  # the whole conversation, with its counts
-    measured: Measured  # what views are made of: `whole`, unless the request goes as it came
-    history: Transcript  # that of the whole conversation
-    kept: Transcript
-    """What the session keeps of it: without a message that only asks for the client's own compaction."""
-    shown: Transcript  # that of which views are made; `measured` without what the session leaves out
-    overhead: int  # tokens besides the messages: tools and framing, including the memory tool
+    history: History  # its list, as it was sent and as views are made of it
+    sized: Sized  # its size, and the budget for that
     branch: Branch | None  # the branch that the request continues; None if it opens one
     branch_name: str  # the name of the branch that it continues or opens
     has_tools: bool  # whether the client's request offers tools
@@ -68,9 +123,6 @@ class RequestContext(NamedTuple):
     heads: tuple[str, str] = ("", "")
     """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
     compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
-    prompt: CountedPrompt = NO_PROMPT  # the prompt as calibration compares it with earlier ones
-    calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
-    own_budget: Budget | None = None  # the policy's budget in tokens of our own count; None if it has none
     advice: Advice | None = None
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
@@ -87,36 +139,19 @@ class RequestContext(NamedTuple):
 
     @property
     def budget(self) -> Budget:
-        """`own_budget`; raises `ValueError` if the window is unknown, because then nothing is condensed."""
-        if self.own_budget is None:
+        """That of its size; raises `ValueError` if the window is unknown, because then nothing is condensed."""
+        if self.sized.budget is None:
             raise ValueError("the window is unknown")
-        return self.own_budget
-
-    def counted(self, measured: Measured) -> RequestContext:
-        """The context with its tokens counted, after they were estimated."""
-        kept = measured.transcript.without_last() if self.kept is not self.history else measured.transcript
-        return self._replace(
-            sent=measured,
-            whole=measured,
-            measured=measured,
-            history=measured.transcript,
-            kept=kept,
-            shown=measured.transcript,
-            overhead=measured.overhead + self.offer.tokens,
-        )
+        return self.sized.budget
 
     def with_offer(self, offer: Offer) -> RequestContext:
-        return self._replace(offer=offer, overhead=self.measured.overhead + offer.tokens)
-
-    @property
-    def has_restored(self) -> bool:
-        """Whether the view is made with messages that the client has left out, and that were put back."""
-        return self.measured is not self.sent
+        sized = self.sized._replace(overhead=self.history.measured.overhead + offer.tokens)
+        return self._replace(offer=offer, sized=sized)
 
     @property
     def is_estimated(self) -> bool:
         """Whether the tokens were estimated by length, because that was enough to decide."""
-        return self.measured.counted_by == LENGTH_ESTIMATE
+        return self.history.measured.counted_by == LENGTH_ESTIMATE
 
     @property
     def uses_memory(self) -> bool:
@@ -125,7 +160,7 @@ class RequestContext(NamedTuple):
 
     def saved_by(self, condensation: Condensation | None) -> int:
         """The tokens that a condensation saves, memory apart; memory may have at most half of them."""
-        return saved_by(condensation, self.shown, self.server.counter)
+        return saved_by(condensation, self.history.shown, self.server.counter)
 
     def shows_blocks(self, condensation: Condensation | None) -> bool:
         """Whether a view with this condensation has memory blocks, which must not repeat what a person brought back."""
@@ -137,8 +172,9 @@ class RequestContext(NamedTuple):
             return self
         context = self.with_offer(offer)
         if offer.is_made:
-            prompt = replace(self.prompt, overhead=context.overhead, frame=f"{self.prompt.frame}+")
-            return context._replace(prompt=prompt)
+            sized, prompt = context.sized, self.sized.prompt
+            prompt = replace(prompt, overhead=sized.overhead, frame=f"{prompt.frame}+")
+            return context._replace(sized=sized._replace(prompt=prompt))
 
         def without_rounds(transcript: Transcript) -> Transcript:
             kept = {*blocks_in(transcript.patches), *carried_in(transcript.patches)}
@@ -149,8 +185,8 @@ class RequestContext(NamedTuple):
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
-        is_shorter = self.shown is not self.measured.transcript
-        return is_shorter or self.append is not None or self.has_restored
+        history, is_appended = self.history, self.append is not None
+        return is_appended or history.shown is not history.measured.transcript or history.measured is not history.sent
 
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
@@ -161,72 +197,48 @@ class RequestContext(NamedTuple):
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, because a person reverted a condensation beyond `applied`."""
-        return is_held_back(self.recognised.condensations, self.history.digests, applied)
+        return is_held_back(self.recognised.condensations, self.history.transcript.digests, applied)
 
     def for_profile(self, profile: Profile) -> RequestContext:
         """The context for an upstream with this profile, whose form its views are written in."""
         is_same = profile is self.policy.profile
         context = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
-        if profile.form == self.measured.transcript.form:
+        if profile.form == self.history.measured.transcript.form:
             return context
         return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
         """The context whose transcripts know where the newest turn begins, and what stays by its kind (`lasting`)."""
         length, context = self.recognised.newest_turn, self
-        if length != self.history.newest_turn:
+        if length != self.history.transcript.newest_turn:
             context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length))
-        return context.with_pinned() if self.measured.transcript.lasting else context
+        return context.with_pinned() if self.history.measured.transcript.lasting else context
 
     def with_pinned(self, pins: Sequence[bytes] = ()) -> RequestContext:
         """The context in which these messages stay, and those that stay by their kind."""
         window = self.policy.budget.window if self.policy.budget else None
-
-        def pinned(transcript: Transcript) -> Transcript:
-            lasting = [transcript.digests[i] for i in transcript.lasting]
-            both = (pinned_in(nodes, transcript, window) for nodes in (pins, lasting))
-            return transcript.having(pinned=frozenset[int]().union(*both))
-
-        return self.with_transcripts(pinned)
+        return self._replace(history=self.history.pinned(pins, window))
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
-        changed: dict[int, Transcript] = {}  # most of them are one
-
-        def after(transcript: Transcript) -> Transcript:
-            if id(transcript) not in changed:
-                changed[id(transcript)] = change(transcript)
-            return changed[id(transcript)]
-
-        sent = self.sent._replace(transcript=after(self.sent.transcript))
-        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after(self.history))
-        return self._replace(
-            sent=sent,
-            whole=whole,
-            measured=sent if self.measured is self.sent else whole,
-            history=whole.transcript,
-            kept=after(self.kept),
-            shown=after(self.shown),
-        )
+        return self._replace(history=self.history.changed(change))
 
     def for_original(self) -> RequestContext:
         """The context for sending the request as the client sent it."""
         return self._replace(
             policy=self.policy.off(),
-            measured=self.sent,
-            shown=self.sent.transcript,
-            overhead=self.sent.overhead,
-            prompt=NO_PROMPT,
+            history=self.history.viewing(self.history.sent),
+            sized=self.sized._replace(overhead=self.history.sent.overhead, prompt=NO_PROMPT),
             offer=NO_OFFER,
         )
 
     def for_smaller(self, policy: Policy, own_budget: Budget) -> RequestContext:
         """The context for a smaller view under a policy, after the upstream has refused a longer one."""
-        whole = self._replace(policy=policy, own_budget=own_budget)
+        sized, whole = self.sized._replace(budget=own_budget), self.history.whole
         if not self.is_spared:
-            return whole
-        shown, overhead = self.history, self.whole.overhead + self.offer.tokens
-        return whole._replace(is_spared=False, measured=self.whole, shown=shown, overhead=overhead)
+            return self._replace(policy=policy, sized=sized)
+        sized = sized._replace(overhead=whole.overhead + self.offer.tokens)
+        return self._replace(policy=policy, sized=sized, is_spared=False, history=self.history.viewing(whole))
 
     def spared(self) -> RequestContext:
         """The context for sending the request as it came, from which a refusal for length may still condense it."""
@@ -263,7 +275,7 @@ class RequestContext(NamedTuple):
             request.query.decode("utf-8", "replace"),
             self.recognised.knows_stored,
             request.tenant,
-            self.calibrated.slope.value,
+            self.sized.calibrated.slope.value,
         )
 
     @property
@@ -299,13 +311,13 @@ class RequestContext(NamedTuple):
         """
         budget = self.policy.budget
         window = budget.window if budget else 0
-        forwarded = self.spent("forwarded_tokens") + self.sent.tokens
+        forwarded = self.spent("forwarded_tokens") + self.history.sent.tokens
         return int(window + share * forwarded) - self.spent(ON_VOTES)
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""
         session, branch = self.recognised.session, self.branch
-        seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
+        seen = (*(branch.seen if branch else ()), (len(self.history.transcript.chain), now))
         verdicts = session.verdicts if session else ()
         return SessionFacts(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
@@ -338,13 +350,8 @@ def context_of(  # noqa: PLR0913
         policy=policy,
         server=server,
         traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
-        sent=sent,
-        whole=whole,
-        measured=measured,
-        history=history,
-        kept=history.without_last() if compacting is Compacting.PROMPT else history,
-        shown=measured.transcript,
-        overhead=measured.overhead,
+        history=history_of(sent, whole, measured, keeps_last=compacting is not Compacting.PROMPT),
+        sized=Sized(measured.overhead, policy.budget),
         branch=branch,
         branch_name=session.name_for(branch, has_tools=has_tools) if session and history.chain else MAIN,
         has_tools=has_tools,
@@ -352,7 +359,6 @@ def context_of(  # noqa: PLR0913
         append=append,
         heads=(append.current_head, append.head if may_store and history.chain else "") if append else ("", ""),
         compacting=compacting,
-        own_budget=policy.budget,
     )
 
 

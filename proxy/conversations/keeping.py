@@ -23,7 +23,7 @@ from proxy.conversations.cards import scope_key, with_shared
 from proxy.conversations.codec import encode_condensation, new_block, record_name, reverted
 from proxy.conversations.recognition import Recognised, new_derived_id
 from proxy.conversations.requests import RequestRecord, amounts
-from proxy.conversations.session import Branch, Session, Tip, openings, unstored_in
+from proxy.conversations.session import DERIVED, Branch, Session, Tip, openings, unstored_in
 from proxy.conversations.stored import NONE, TRIES, StoredSessions
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.store.access import compress
@@ -238,12 +238,11 @@ class Keeper:
         A session over its quota is stored without blocks, except in append mode. A fork that continues also stores the
         blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
-        before = recognised.session or self._new(recognised)
-        branch = before.find_branch(update.transcript)
+        before, branch = recognised.session or self._new(recognised), recognised.branch
         session, record = update.after(before, branch, self.clock())
         session = session._replace(tip=update.tip or before.tip)
         save = partial(self._stored.save, recognised.key, journal=record.packed(session.models))
-        index = (*nodes_of(update), *update.marks) if session.is_derived else ()
+        index = (*nodes_of(update), *update.marks) if session.source == DERIVED else ()
         if update.tip is not None:
             return await save(session, self.ttl, update.blocks, index)
         transcript = update.transcript
@@ -284,17 +283,14 @@ def is_small(tokens: int, window: int | None) -> bool:
 
 
 def _forked_if_moved(recognised: Recognised, update: SessionUpdate) -> Recognised:
-    """`recognised` under a new key if another request has meanwhile moved its derived session to another history.
+    """`recognised` with the branch that it continues in a session that was read again.
 
-    A session without branches was only amended, by a vote or a late summary of this very request.
+    It gets a new key if another request has meanwhile moved its derived session to another history. A session without
+    branches was only amended, by a vote or a late summary of this very request.
     """
+    recognised = recognised.continued_by(update.transcript)
     session = recognised.session
-    if (
-        session is None
-        or not session.is_derived
-        or not session.branches
-        or session.find_branch(update.transcript) is not None
-    ):
+    if session is None or session.source != DERIVED or not session.branches or recognised.branch is not None:
         return recognised
     key = StoreKey(recognised.key.tenant, new_derived_id())
     return recognised._replace(key=key, session=None, parent=session.id, inherited=0)

@@ -273,7 +273,7 @@ class Recogniser:
         nearest: tuple[str, Session] | None = None
         for name in list(dict.fromkeys(indexed[digest] for digest in digests if digest in indexed))[:_CANDIDATES]:
             session = await lookup.session(name)
-            if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
+            if session is None or session.source != DERIVED or session.dialect != blank.identity.dialect:
                 continue
             branch = session.find_branch(transcript)
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
@@ -302,7 +302,7 @@ class Recogniser:
         indexed = await lookup.names(marks)
         for name in list(dict.fromkeys(indexed.values()))[:_CANDIDATES]:
             session = await lookup.session(name)
-            if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
+            if session is None or session.source != DERIVED or session.dialect != blank.identity.dialect:
                 continue
             branch = session.find_branch(transcript)
             if branch is not None and branch.is_restarted:

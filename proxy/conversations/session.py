@@ -273,16 +273,12 @@ class Session(NamedTuple):
     """The newest compactions that clients have made by themselves, oldest first, at most `MAX_COMPACTIONS`."""
     revision: int = 0
 
-    @property
-    def is_derived(self) -> bool:
-        """Whether requests find it by their chain rather than by an id."""
-        return self.source == DERIVED
-
     def find_branch(self, transcript: Transcript) -> Branch | None:
         """The branch that a transcript continues, perhaps restarted; None if it opens a new one."""
         if (restarted := self._restarted_by(transcript)) is not None:
             return restarted
-        continued = [branch for branch in self.branches if branch.continues(transcript, answered=self.is_derived)]
+        answered = self.source == DERIVED
+        continued = [branch for branch in self.branches if branch.continues(transcript, answered=answered)]
         if len(continued) < 2:
             return continued[0] if continued else None
         return max(continued, key=lambda branch: (branch.common_length(transcript.digests), branch.last_used))
@@ -403,7 +399,8 @@ class Session(NamedTuple):
 
 def openings(transcript: Transcript) -> tuple[TurnStart, ...]:
     """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
-    places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
+    opening = transcript.opening
+    places: Iterable[int] = [opening] if opening else transcript.last_users(MAX_OPENINGS)
     return tuple([TurnStart(place, transcript.digests[place - 1]) for place in places if place])
 
 

@@ -234,12 +234,11 @@ class Calibration(NamedTuple):
             return None
         return self.grown if abs(self.grown.own - own) <= _ALIKE * own else None
 
-    def lesson(self, prompt: CountedPrompt, view: View, applied: str, counted: int) -> Lesson:
+    def lesson(self, whole: Lesson, since: Growth | None) -> Lesson:
         """What the upstream's count of a view shows: what it has more than its anchor, or all of it without one."""
-        since = self.growth_since(applied, view.tokens)
+        counted = whole.counted
         if since is not None:
             return Lesson(since.text, since.pictures, counted - since.anchor.counted, is_whole=False)
-        whole = whole_lesson(prompt, view, counted)
         if self.grown is not None and whole.pictures.number != self.grown.anchor.pictures.number:
             # A condensed view shows the price of the pictures that it lacks.
             was = self.grown.anchor
@@ -400,7 +399,7 @@ class Calibrator:
             least = max(least, _MIN_LEFT * min(since.anchor.counted, calibration.scale.upstream(own)))
         if not digests or not least <= counted <= _MAX_TIMES * own + _MAX_HIDDEN:
             return None
-        lesson = calibration.lesson(prompt, view, applied, counted)
+        lesson = calibration.lesson(whole, since)
         slope = calibration.slope_after(prompt, view, lesson, counted)
         if prompt.is_exact:
             error = abs(calibration.expected(view, applied) - counted) / counted

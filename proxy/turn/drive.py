@@ -336,9 +336,11 @@ async def store(services: Services, turn: Turn, items: Items = (), waiting: Wait
     if context.compacting is not None:
         turn.reply = turn.reply._replace(marks=marks_of(items, context.server.counter.dialect))
     after = partial(session_after, turn, record)
-    update = SessionUpdate(context.kept, after, turn.sent.decision.view.covered_count, marks=turn.reply.marks)
+    update = SessionUpdate(context.history.kept, after, turn.sent.decision.view.covered_count, marks=turn.reply.marks)
     if context.append is None:
-        await services.keeper.settle(context.recognised, update)
+        is_all = context.history.kept is context.history.transcript
+        found = context.recognised if is_all else context.recognised.continued_by(context.history.kept)
+        await services.keeper.settle(found, update)
     else:
         await store_append(services, turn, update, context.append, items)
 

@@ -158,14 +158,14 @@ async def own_compaction(
     `ProxyError`, for instance if the upstream does not accept the caller.
     """
     request, turn, decision = standing.asked, standing, standing.sent.decision
-    budget = decision.context.own_budget
+    budget = decision.context.sized.budget
     if budget is None or not decision.context.policy.rewrites:
         return None
     await request.prove()  # what is stored goes into the answer
     if decision.applied is None or decision.tokens_after > budget.target:
         turn = await decide(services, request._replace(controls=replace(request.controls, force=True)))
         decision = turn.sent.decision
-    if not (decision.view.is_changed and decision.tokens_after < decision.context.sent.tokens):
+    if not (decision.view.is_changed and decision.tokens_after < decision.context.history.sent.tokens):
         return None
     one = secrets.token_hex(12)
     parts = parted(decision.view, one, keeps_users=is_trigger)
@@ -195,9 +195,9 @@ async def _note_compaction(keeper: Keeper, turn: Turn, answer: Items) -> None:
 
 def _answer(turn: Turn, one: str, parts: Parts, item: Json, *, is_trigger: bool) -> Response:
     decision, request = turn.sent.decision, turn.asked
-    counter, scale = decision.context.server.counter, decision.context.calibrated.scale
+    counter, scale = decision.context.server.counter, decision.context.sized.calibrated.scale
     written = sum(counter.message(loads(text)) for text in parts.sealed)
-    usage = usage_of(scale.upstream(decision.context.sent.tokens), written)
+    usage = usage_of(scale.upstream(decision.context.history.sent.tokens), written)
     if not is_trigger:
         document = compaction_document(one, request.received_at, parts.kept, item, usage)
         return Response(document.encode("utf-8", "surrogatepass"), media_type="application/json")

@@ -15,7 +15,7 @@ from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
 from proxy.condensing.turn import Decision
 from proxy.conversations.requests import RequestRecord
-from proxy.conversations.session import Branch, Session
+from proxy.conversations.session import DERIVED, Branch, Session
 from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
 from proxy.protocols.watching import UsageRemover
@@ -141,7 +141,7 @@ def session_after(
     sent, reply = turn.sent, turn.reply
     decision, rounds = sent.decision, sent.rounds
     context = decision.context
-    policy, history = context.policy, context.kept
+    policy, history = context.policy, context.history.kept
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
         applied=_last_applied(decision),
         reply="" if context.compacting else reply.ending,
@@ -160,7 +160,7 @@ def session_after(
     for patch in patches if session.patches or any(patches) else ():
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     after = after.with_model(record.model)._replace(
-        settings=session.settings if session.is_derived else dict(policy.session_settings),
+        settings=session.settings if session.source == DERIVED else dict(policy.session_settings),
         strategy=policy.pipeline.text,
         window=policy.window.tokens,
     )

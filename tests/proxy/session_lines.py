@@ -302,7 +302,7 @@ def assert_sound(line: Line, decision: Decision) -> None:
         assert users(line.kept)[-1] in view
     else:
         assert_stands(view, line.kept)
-        assert decision.tokens_after <= decision.context.sent.tokens
+        assert decision.tokens_after <= decision.context.history.sent.tokens
     newest = newest_round(line.kept)
     if decision.trigger is not Trigger.CONTEXT_LIMIT and not _was_shortened(decision):
         assert view[len(view) - len(newest) :] == newest

@@ -178,7 +178,7 @@ async def test_a_turn_found_by_its_chain_takes_two_steps(goes_on: bool) -> None:
 async def test_a_turn_under_a_standing_condensation_does_not_plan_again() -> None:
     first, work, store = await warm_turn(LONG, TIGHT)
     assert first.action is Action.REPLAYED
-    assert first.tokens_after < first.context.sent.tokens / 2
+    assert first.tokens_after < first.context.history.sent.tokens / 2
     assert work["digests"] == TURN
     new = json.dumps(HISTORY[LONG + TURN : LONG + 2 * TURN], ensure_ascii=False)
     assert work["encodings, characters"] < 2 * len(new)

@@ -27,7 +27,7 @@ def recognises(refused: Attempt, answer: OpenedReply) -> bool:
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:
     if (fewer := context_without(refused, answer)) is None:
         return Next(refused, goes_on=True)
-    decision = refused.decision.with_view(refused.decision.view.over(fewer.shown))
+    decision = refused.decision.with_view(refused.decision.view.over(fewer.history.shown))
     return Next(refused, parts.following(refused, decision.in_context(fewer), Step.FEWER_PICTURES))
 
 
@@ -35,12 +35,12 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     """The context that leaves out enough pictures; None if none can leave."""
     context, decision = attempt.decision.context, attempt.decision
     allowed = refused.refusal.size(Unit.PICTURES)
-    if context.measured is not context.whole:
+    if context.history.measured is not context.history.whole:
         return None  # the list as its client sent it, in which other messages have other places
-    chain, already = context.history.chain, pictures_out.TRAIT.of(context)
+    chain, already = context.history.transcript.chain, pictures_out.TRAIT.of(context)
     known = already.number if already else 0
     shown = {id(message) for message in decision.view.messages}
-    written = zip(chain, context.shown.chain, strict=True)
+    written = zip(chain, context.history.shown.chain, strict=True)
     sizes = [(at, size if id(sent) in shown else 0) for at, (own, sent) in enumerate(written) for size in _sizes(own)]
     in_view = sum(size > 0 for _, size in sizes[known:])
     if allowed is not None:
@@ -55,7 +55,7 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     if number == known:
         return None
     at = sizes[number - 1][0]
-    out = pictures_out.PicturesOut(number, at + 1, context.history.digests[at].hex())
+    out = pictures_out.PicturesOut(number, at + 1, context.history.transcript.digests[at].hex())
     return pictures_out.leaving_out(context, out)._replace(must_store=True)
 
 

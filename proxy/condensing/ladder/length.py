@@ -59,7 +59,7 @@ async def _smaller(parts: Parts, refused: Attempt, policy: Policy, size: Size, t
     reply_tokens = size.reply or context.request.body.envelope.reply_limit or 0
     sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
     was_spared = context.is_spared
-    context = context.for_smaller(policy, policy.budget.scaled(context.calibrated.scale))
+    context = context.for_smaller(policy, policy.budget.scaled(context.sized.calibrated.scale))
     if was_spared:
         # The list as the client sent it was refused; the view is made of the whole conversation again.
         decision = decision.with_view(fold_view(context, None))

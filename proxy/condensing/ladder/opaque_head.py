@@ -32,7 +32,7 @@ async def after(parts: Parts, refused: Attempt, _answer: OpenedReply, timing: Ti
         if each.is_opaque:
             await parts.attempts.keeper.take_back(context.recognised, each)
     plain = undecided(context)._replace(own_tokens=decision.own_tokens, offer=decision.offer)
-    budget = context.own_budget
+    budget = context.sized.budget
     if budget is not None and plain.tokens_after >= budget.trigger:
         plain = await parts.shrunk(plain, budget, timing)
     reason = Reason.COMPACTION_REFUSED

@@ -27,7 +27,7 @@ class PicturesOut(NamedTuple):
 
 
 def shape(context: RequestContext, _now: float) -> RequestContext:
-    session, digests = context.recognised.session, context.history.digests
+    session, digests = context.recognised.session, context.history.transcript.digests
     out = TRAIT.of(session) if session is not None and context.policy.rewrites else None
     is_here = out is not None and has_node(digests, out.length, bytes.fromhex(out.node))
     return leaving_out(context, out) if out is not None and is_here else context
@@ -35,14 +35,15 @@ def shape(context: RequestContext, _now: float) -> RequestContext:
 
 def leaving_out(context: RequestContext, out: PicturesOut) -> RequestContext:
     """The context whose views lack these pictures."""
-    transcript, left = context.measured.transcript, out.number
+    transcript, left = context.history.measured.transcript, out.number
     chain = list(transcript.chain)
     for at, message in enumerate(chain[: out.length]):
         body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
         if number:
             left -= number
             chain[at] = _rewritten(message, body, number, context.server.counter)
-    return TRAIT.put(context, out)._replace(shown=transcript.with_bodies(chain))
+    history = context.history._replace(shown=transcript.with_bodies(chain))
+    return TRAIT.put(context, out)._replace(history=history)
 
 
 def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -> Message:
@@ -56,7 +57,7 @@ def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -
 
 def after(stored: PicturesOut | None, turn: Turn, _now: float) -> PicturesOut | None:
     context = turn.sent.decision.context
-    return TRAIT.of(context) if context.shown is not context.measured.transcript else stored
+    return TRAIT.of(context) if context.history.shown is not context.history.measured.transcript else stored
 
 
 TRAIT = Trait[PicturesOut]("pictures_out", lambda row: PicturesOut(*row), shape=shape, after=after)

@@ -53,7 +53,8 @@ def decision(
     measured = Measured.of(long, overhead, Precision.EXACT)
     recognised = Recognised(Identity(), StoreKey("t", "d"), "conversation-4f2a", Patience(1.0))
     found = request([hello]), recognised, policy, server_of(settings), measured, measured
-    context = context_of(*found, has_tools=True)._replace(calibrated=calibrated)
+    context = context_of(*found, has_tools=True)
+    context = context._replace(sized=context.sized._replace(calibrated=calibrated))
     made = Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
     return expecting(made)
 

@@ -38,7 +38,7 @@ async def test_tool_output_sent_first_answers_what_is_put_before_it() -> None:
     said: list[Message] = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     async with running_services() as services:
         await drive.store(services, await drive.decide(services, request(said)))
-        whole = (await case_of(services, said[2:])).history
+        whole = (await case_of(services, said[2:])).history.transcript
     kinds = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER]
     assert [each.role for each in whole.chain] == kinds
 
