@@ -86,6 +86,8 @@ class Covered:
     @cached_property
     def actions(self) -> list[tuple[int, Action]]:
         """What each answered call did, at the chain index of its result."""
+        if not self.results:
+            return []
         later = frozenset(name for _, message in self.messages for name in used_names_in(message))
         found = []
         for index, message, calls, failed in self.results:

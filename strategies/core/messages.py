@@ -259,6 +259,10 @@ class TokenCounter(Protocol):
     def dialect(self) -> Dialect:
         """The dialect of the values that it counts."""
 
+    @property
+    def factor(self) -> float:
+        """The most tokens that it makes of a byte of text."""
+
     def text(self, text: str) -> int: ...
 
     def message(self, value: Value) -> int:

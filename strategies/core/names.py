@@ -48,7 +48,8 @@ _EXACT = re.compile(
 )
 # A number and its unit with a space between them.
 _APART = re.compile(rf"(?<![\w.])\d[\d,.]{{0,30}}+\s{UNIT}")
-_MAY_NAME = re.compile(r"(?<!\S)\S*?(?:[\d_@/\\#$€£¥]|[a-z][A-Z]|\w\.\w)\S*")
+# A plain word is passed over at once; of most texts all are.
+_MAY_NAME = re.compile(r"(?<!\S)(?![A-Z]?[a-z]*+[.,;:!?]?(?!\S))\S*?(?:[\d_@/\\#$€£¥]|[a-z][A-Z]|\w\.\w)\S*")
 _BARE = re.compile(rf"[\d.,:/#$€£¥%TZ +-]*(?:k|bn|{UNIT})?")
 _MEASURE = re.compile(rf"(?:^|(?<=\s))\d[\d,.]*\s?{UNIT}$")
 _UNSPACED = re.compile(f"[{CJK}]")

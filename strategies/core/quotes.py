@@ -62,7 +62,11 @@ def quotes(messages: Iterable[tuple[int, Iterable[Said]]], rarity: Rarity) -> li
 
 def is_quotable(quote: Quote, most: int, counter: TokenCounter) -> bool:
     """Whether a unit has at most `most` tokens, and is no code or log."""
-    return quote.unit.may_be_quoted and counter.text(quote.unit.text) <= most
+    text = quote.unit.text
+    is_short = (
+        len(text.encode("utf-8", "surrogatepass")) * counter.factor <= most
+    )  # nearly all are, and are not counted
+    return quote.unit.may_be_quoted and (is_short or counter.text(text) <= most)
 
 
 def chosen(

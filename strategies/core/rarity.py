@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, pairwise
 from math import log
+from operator import mul
 from zlib import crc32
 
 from strategies.core.terms import CJK
@@ -28,37 +29,44 @@ _UNSPACED = f"{CJK}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # and Thai, Lao, Bu
 _RUN = re.compile(rf"[{_UNSPACED}]{{2,}}|[^\W\d_{_UNSPACED}]{{2,}}")
 _LONGEST = 40  # letters of a term
 
+# In ASCII a letter becomes a small one, and all else a space.
+_SMALL = bytes(ord(chr(byte).lower()) if byte < 128 and chr(byte).isalpha() else ord(" ") for byte in range(256))
+_LETTERS = {bytes((byte,)) for byte in b"abcdefghijklmnopqrstuvwxyz"}
+
 _DOUBT = 1_000  # the weight of a term without rarity that each text is taken to have besides its own
 
 
 def terms_of(text: str) -> Terms[int]:
     """The terms of a text, each as a number, which is the same in every process."""
+    if text.isascii():  # as below, many times faster
+        words = set(text.encode().translate(_SMALL).split()) - _LETTERS
+        if len(max(words, key=len, default=b"")) > _LONGEST:
+            words = {word for word in words if len(word) <= _LONGEST}
+        return array("I", sorted(map(crc32, words)))
     terms: set[str] = set()
     for run in set(_RUN.findall(text.casefold())):
-        if run.isascii() or not run[0] > "\u0dff":
-            terms.update((run,) if len(run) <= _LONGEST else ())
-        else:
+        if run[0] > "\u0dff":
             terms.update(map("".join, pairwise(run)))
-    return array("I", sorted(crc32(term.encode("utf-8", "surrogatepass")) for term in terms))
+        elif len(run) <= _LONGEST:
+            terms.add(run)
+    return array("I", sorted([crc32(term.encode("utf-8", "surrogatepass")) for term in terms]))
 
 
-class Rarity:
-    """The rarity of terms among messages, given by the terms of each."""
+class Rarity(dict[int, int]):
+    """The rarity of terms among messages, given by the terms of each: the weight of each term, found when asked for."""
 
     def __init__(self, messages: Iterable[Terms[int]]) -> None:
         listed = list(messages)
         self._found = Counter(chain.from_iterable(listed))
         self._number = len(listed) + 1
-        self._weights: dict[int, int] = {}  # by how many messages have a term
+
+    def __missing__(self, term: int) -> int:
+        rare = log(self._number / max(self._found[term], 1)) / log(self._number)
+        weight = self[term] = round(HIGHEST * rare)
+        return weight
 
     def score(self, terms: Terms[int]) -> int:
         """From 0, for a text whose terms stand everywhere or that has none, to nearly `HIGHEST`."""
-        weights = [self._weight(self._found[term]) for term in terms]
-        return sum(weight * weight for weight in weights) // (sum(weights) + _DOUBT)
-
-    def _weight(self, found: int) -> int:
-        weight = self._weights.get(found)
-        if weight is None:
-            rare = log(self._number / max(found, 1)) / log(self._number)
-            weight = self._weights[found] = round(HIGHEST * rare)
-        return weight
+        weights = list(map(self.__getitem__, terms))
+        squares: int = sum(map(mul, weights, weights))
+        return squares // (sum(weights) + _DOUBT)

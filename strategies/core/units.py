@@ -57,9 +57,14 @@ _ENDS = re.compile(r"(?:[.!?…:：;；]|[。！？])[\"'”’」』）)\]*_`]*
 _WORD = re.compile(r"[^\W_]")
 _LETTER, _UNSPACED = re.compile(r"[^\W\d_]"), re.compile(f"[{CJK}]")
 _GOES_ON = re.compile(r"\s*[a-zà-öø-ÿα-ωа-я]")
-# A sentence ends before a capital, a digit or a script without case, and not behind an abbreviation.
-_END = re.compile(r"[。！？]+[”’」』）\"')\]]*|(?<![.!?…])[.!?…]++[\"'”’)\]*_]*+\s+(?=[^\sa-z])")
+# A sentence ends before a capital, a digit or a script without case, and not behind an abbreviation. The pattern begins
+# with a set of characters, because a search for one is ten times as fast.
+_END = re.compile(
+    r"[.!?…。！？](?:(?<=[。！？])[。！？]*[”’」』）\"')\]]*"
+    r"|(?<=[.!?…])(?<![.!?…][.!?…])[.!?…]*+[\"'”’)\]*_]*+\s+(?=[^\sa-z]))"
+)
 _ABBREVIATED = re.compile(r"\b(?:[A-Za-z]|[A-Za-z]\.[A-Za-z]|mrs?|ms|dr|prof|st|vs|bzw)\.\s*$", re.IGNORECASE)
+_LONGEST_ABBREVIATION = len("prof.")
 _NUMBERED = re.compile(r"\b[^\W\d_]{1,4}\.\s*$")  # "fig. 3", "No. 5"
 _LOG = re.compile(
     r"\s*(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\[?\d\d:\d\d:\d\d|\w{3} +\d+ \d\d:\d\d:\d\d|\d+\s?[|→\t:]\s|\d+:\s*$"
@@ -78,7 +83,7 @@ _TAIL = 40  # characters at its end by which its end is told
 
 def units(text: str) -> list[Unit]:
     """All units of a text, in order. Quotations (`> …`), tags and what looks like our own record are left out."""
-    own = _OWN.search(text)
+    own = _OWN.search(text) if "[" in text else None
     lines = (text[: own.start()] if own else text).splitlines()
     ends = _ends_of_blocks(lines)
     found: list[Unit] = []
@@ -141,15 +146,17 @@ def _said(joined: str, number: int, intro: str, *, is_item: bool) -> Iterator[Un
 def sentences(joined: str) -> Iterator[str]:
     """The sentences of a paragraph without line ends. None ends within brackets or behind an abbreviation."""
     start = read = depth = 0
+    has_brackets = "(" in joined or "（" in joined
     for match in _END.finditer(joined):
         end = match.end()
-        depth += sum(joined.count(mark, read, end) for mark in "(（") - sum(
-            joined.count(mark, read, end) for mark in ")）"
-        )
+        if has_brackets:
+            depth += sum(joined.count(mark, read, end) for mark in "(（") - sum(
+                joined.count(mark, read, end) for mark in ")）"
+            )
         read = end
-        tail = joined[max(start, end - _TAIL) : end]
+        tail = joined[max(start, end - _TAIL) : end].rstrip()
         names_number = joined[end : end + 1].isdigit() and _NUMBERED.search(tail)
-        if not (depth > 0 or names_number or _ABBREVIATED.search(tail)):
+        if not (depth > 0 or names_number or _ABBREVIATED.search(tail, max(len(tail) - _LONGEST_ABBREVIATION, 0))):
             yield joined[start:end].strip()
             start, depth = end, 0
     if rest := joined[start:].strip():

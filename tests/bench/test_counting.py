@@ -1,16 +1,17 @@
 """Planning grows with the history and not faster: told by what is counted, for a clock would tell of the machine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import pytest
 
 from bench.plan import STRATEGIES, filled_budget, planned
 from strategies import TABLE, stages
+from strategies.core import findings
 from strategies.core.history import as_text
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
-from tests.support.histories import agent_history
+from tests.support.histories import agent_history, long_chat
 from tests.support.planning import counted
 from tests.support.transcripts import WORDS, Words
 
@@ -92,3 +93,27 @@ def test_a_summary_prompt_that_is_cut_is_counted_as_cut(cap: int) -> None:
 
     assert WORDS.text(text) <= cap
     assert meter.characters <= 40 * cap
+
+
+def test_what_was_read_of_a_message_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noted(name: str, reader: Callable[..., object]) -> Callable[..., object]:
+        def noting(*told: object, **more: object) -> object:
+            read.append(name)
+            return reader(*told, **more)
+
+        return noting
+
+    for name in ("terms_of", "units", "has_name", "find_names", "subject", "keys_of", "failures"):
+        monkeypatch.setattr(findings, name, noted(name, getattr(findings, name)))
+    chain = counted([*agent_history(SHORT), *long_chat(SHORT)], WORDS)
+    view = fold(chain, (), 0, WORDS)
+
+    once, again = [
+        (planned(stages(["extract"], {}, {}), view, filled_budget(chain.tokens)).view.to_json(), len(read))
+        for _ in range(2)
+    ]
+
+    assert once[1] > SHORT
+    assert again == once

@@ -25,6 +25,8 @@ _RESULT_WORDS = ((0.25, 8), (0.5, 22), (0.75, 50), (0.9, 180), (0.99, 600), (1.0
 _REPLY_WORDS = ((0.5, 12), (0.9, 40), (1.0, 120))
 _EDIT_WORDS = 150
 _PADDING_WORDS = 60
+_SYLLABLES = [first + second for first in "bdfgklmnprstv" for second in ("a", "e", "i", "o", "u", "an", "er", "is")]
+_VOCABULARY, _CHAT_CHARACTERS, _SHARE_OF_NUMBERS = 12_000, 400, 0.15
 _SIGNS = ("…", "→", "ok", "done", "✅", "note:", "-", "é")
 
 Message = dict[str, Any]
@@ -39,6 +41,25 @@ def agent_history(rounds: int, seed: int = 7) -> list[Message]:
             messages.append({"role": "user", "content": f"Request {number}: {_text(random, 25)}"})
         messages.extend(_round(random, number))
     return messages
+
+
+def long_chat(messages: int, seed: int = 7) -> list[Message]:
+    """Chat messages of two who write prose of 440 characters in the mean, in turn; the user's message is the last."""
+    random = Random(seed)
+    words = ["".join(random.choices(_SYLLABLES, k=random.choice((1, 2, 2, 3, 3, 4)))) for _ in range(_VOCABULARY)]
+    weights = [1 / (place + 3) for place in range(_VOCABULARY)]  # few words are common, as in any language
+
+    def said(number: int) -> str:
+        sentences: list[str] = []
+        while sum(map(len, sentences)) < _CHAT_CHARACTERS:
+            drawn = random.choices(words, weights, k=random.randrange(5, 20))
+            if random.random() < _SHARE_OF_NUMBERS:
+                drawn.insert(-1, f"{random.choice(words)}_{number} at {random.randrange(10_000)} ms")
+            sentences.append(f"{' '.join(drawn).capitalize()}{random.choice('..,?').replace(',', ';')}")
+        return f"{' '.join(sentences[:3])}\n\n{' '.join(sentences[3:])}".strip()
+
+    roles = ("user", "assistant")
+    return [{"role": roles[number % 2 ^ messages % 2 ^ 1], "content": said(number)} for number in range(messages)]
 
 
 def long_history(messages: int, seed: int = 7) -> list[Message]:

@@ -45,3 +45,10 @@ def test_terms_are_numbers_in_order_and_each_counts_once() -> None:
 
 def test_a_text_that_cannot_be_written_has_terms_too() -> None:
     assert len(terms_of("a lone \ud800 surrogate")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["Well-known THINGS of\tthe_Parser, v2x\x00y", "a" * 41 + " b " + "C" * 40, "x", "\x1c\x7f"]
+)
+def test_a_text_has_the_same_terms_whatever_signs_stand_beside_it(text: str) -> None:
+    assert terms_of(text) == terms_of(f"{text} …")

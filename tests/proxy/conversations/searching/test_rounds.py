@@ -138,7 +138,7 @@ def test_a_call_without_an_id_gets_one() -> None:
 class Watching:
     """Counts words, and notes the thread that has texts counted."""
 
-    dialect = CHAT
+    dialect, factor = CHAT, 1.0
 
     def __init__(self) -> None:
         self.threads: set[int] = set()
