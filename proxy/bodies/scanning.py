@@ -29,7 +29,7 @@ from strategies.core.parsing import decode, delimiters
 MAX_BYTES = 4 * 1024 * 1024
 MIN_ENTRIES = 4  # an envelope that would take more than 1 / MIN_ENTRIES of the cache is not kept
 MAX_LEVELS = 255  # maximum levels of nesting in a piece, because later readers are recursive; a scalar has one
-PIECE_SHARE = 10  # one piece may have 1 / PIECE_SHARE of the values of a body
+PIECE_SHARE = 20  # one piece may have 1 / PIECE_SHARE of the values of a body
 EXTENSION = "condenser"  # the member in which a client may put the proxy's own controls; it is never forwarded
 TOO_DEEP = "The request body is nested too deeply."
 
@@ -45,9 +45,9 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Bounds(NamedTuple):
-    messages: int = 10_000
+    messages: int = 50_000
     members: int = 1_000
-    values: int = 250_000  # JSON values, nested ones included
+    values: int = 500_000  # JSON values, nested ones included
 
 
 DEFAULT_BOUNDS = Bounds()

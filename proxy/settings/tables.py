@@ -520,9 +520,9 @@ class LimitSettings(Table):
     """Upper bounds for requests and connections; docs/internals/security.md says what each is for."""
 
     body: int = Field(32 * 1024 * 1024, gt=0)
-    messages: int = Field(10_000, gt=0)
+    messages: int = Field(50_000, gt=0)
     members: int = Field(1_000, gt=0)
-    values: int = Field(250_000, ge=1_000)
+    values: int = Field(500_000, ge=1_000)
     header_bytes: int = Field(64 * 1024, ge=1_024)
     header_timeout: float = Field(15.0, gt=0)
     body_timeout: float = Field(30.0, gt=0)

@@ -10,7 +10,7 @@ from proxy.bodies.scanning import PIECE_SHARE, Bounds
 from proxy.errors import BodyTooLarge
 from tests.support.chat_bodies import Tally, read, read_through_cache
 
-BOUNDS = Bounds(messages=20, members=10, values=1_000)
+BOUNDS = Bounds(messages=30, members=10, values=2_000)
 PIECE = BOUNDS.values // PIECE_SHARE
 HI = b'{"role":"user","content":"hi"}'
 
@@ -24,13 +24,13 @@ def numbers(count: int) -> bytes:
 
 
 TOO_LARGE = {
-    "messages": (body(b",".join([HI] * 21)), "messages"),
+    "messages": (body(b",".join([HI] * 31)), "messages"),
     "members of the body": (body(members=b"".join(b'"m%d":1,' % i for i in range(9))), None),
     "objects in a member": (body(members=b'"z":[%s],' % b",".join([b"{}"] * PIECE)), "z"),
     "numbers in a member": (body(members=b'"z":%s,' % numbers(PIECE + 1)), "z"),
     "values in a message": (body(b'%s,{"role":"user","x":%s}' % (HI, numbers(PIECE))), "messages[1]"),
     "values in an unfinished message": (body(b'{"role":"user","x":%s' % numbers(PIECE + 1)[:-1]), "messages[0]"),
-    "values in all": (body(b",".join([b'{"role":"user","x":%s}' % numbers(PIECE - 20)] * 15)), None),
+    "values in all": (body(b",".join([b'{"role":"user","x":%s}' % numbers(PIECE - 20)] * 25)), None),
 }
 
 
@@ -55,10 +55,19 @@ def test_marks_within_strings_are_no_values(text: str) -> None:
 
 def test_messages_that_were_seen_before_count_too() -> None:
     cache = MessageCache()
-    texts = [b'{"role":"user","content":"%d"}' % i for i in range(21)]
-    cache.keep(read(body(b",".join(texts[:20])), cache, BOUNDS).elements)
+    texts = [b'{"role":"user","content":"%d"}' % i for i in range(31)]
+    cache.keep(read(body(b",".join(texts[:30])), cache, BOUNDS).elements)
     with pytest.raises(BodyTooLarge):
         read(body(b",".join(texts)), cache, BOUNDS)
+
+
+def test_an_agents_50_000_messages_are_read_and_one_more_is_not() -> None:
+    call = b'{"id":"c","type":"function","function":{"name":"f","arguments":""}}'
+    called = b'{"role":"assistant","content":null,"tool_calls":[%s]}' % call
+    pairs = [b'%s,{"role":"tool","tool_call_id":"c","content":"%d"}' % (called, i) for i in range(25_000)]
+    assert len(read(body(b",".join(pairs)), MessageCache()).elements) == 50_000
+    with pytest.raises(BodyTooLarge):
+        read(body(b",".join((*pairs, HI))), MessageCache())
 
 
 async def test_other_work_goes_on_while_a_long_history_is_read() -> None:
