@@ -154,6 +154,7 @@ class Services:
             measurer=self.measurer,
             servers=self.servers,
             add_memory=self.searcher.with_memory,
+            tasks=self.background,
         )
         self.decider = self._decider(resolver)
         self.attempts = Attempts(self.keeper, self.searcher, settings.usage_probe)

@@ -14,6 +14,7 @@ for each token counter, and it grows with every request.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -36,6 +37,9 @@ BYTES_PER_TOKEN = 4
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
 LENGTH_ESTIMATE = "length"  # the name of the counter whose counts are estimates by length
+STEP = 1_000  # messages for each of which the event loop does a little before other work may run
+SAMPLED, SAMPLE = 20, 4_096  # one in so many parts of so many bytes is counted for a sample
+SURELY = 0.6  # the share of the lowest mark that a sample must be below
 MIN_MESSAGES = 16  # minimum number of messages for which a prefix saves anything
 MAX_NEW_MESSAGES = 64  # how far back from the end of a request to look for a prefix, in messages. One turn adds fewer.
 _hash = partial(blake2b, digest_size=16)
@@ -72,6 +76,7 @@ class Measured(NamedTuple):
     counted_by: str = ""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
+    is_sampled: bool = False  # whether a sample, not a proof, says that it is far below every mark
 
     @classmethod
     def of(
@@ -102,15 +107,24 @@ class Prefixes:
                 return prefix if prefix.elements == elements[: len(prefix.elements)] else None
         return None
 
-    def store(self, elements: Sequence[Element], counted_by: str, found: CachedPrefix | None) -> None:
-        """Stores the prefix of a message list, all elements but the last, in place of the one that was `found`."""
+    def store(
+        self,
+        elements: Sequence[Element],
+        counted_by: str,
+        found: CachedPrefix | None,
+        begun: Transcript | None = None,
+    ) -> None:
+        """Stores the prefix of a message list, all elements but the last, in place of the one that was `found`.
+
+        `begun` is its transcript, if it was made already.
+        """
         start, end = len(found.elements) if found else 0, len(elements) - 1
         if end < MIN_MESSAGES or start >= end or not all(element.cost for element in elements[start:end]):
             return
         messages = [element.messages[counted_by] for element in elements[start:end]]
         size = sum(element.cost for element in elements[start:end])
         if found is None:
-            transcript = Transcript.of(messages)
+            transcript = begun or Transcript.of(messages)
         else:
             transcript, size = found.transcript.extended_by(messages), found.size + size
             self._kept.forget((found.elements[-1], counted_by))
@@ -155,6 +169,22 @@ class Measurer:
         precision = precision if counter.exact else Precision.ESTIMATE
         return Measured.of(transcript, overhead, precision, name, digest.hex())
 
+    async def seems_to_fit(self, body: Body, tokens: int, counter: Counter) -> bool:
+        """Whether a sample of a long new list says that it has well below `tokens`; False for any other list.
+
+        Both the sample and the length must say so, because views are made of counts by length then.
+        """
+        elements, most = body.elements, int(tokens * SURELY)
+        # Of a list that is known the middle was counted before.
+        is_known = counter.cache_key in elements[len(elements) // 2].messages
+        is_whole = len(body.data) == body.size and body.is_text
+        if is_known or not is_whole or body.size // BYTES_PER_TOKEN + len(elements) > most:
+            return False
+        places = range(0, body.size, SAMPLED * SAMPLE)
+        sample = b"".join([body.data[at : at + SAMPLE] for at in places])
+        found = await asyncio.to_thread(counter.text, sample.decode("utf-8", "ignore"))
+        return found * body.size // len(sample) <= most
+
     async def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
         split = self._split(body, LENGTH_ESTIMATE)
@@ -179,14 +209,23 @@ class Measurer:
             await next_step()  # each of the two halves takes long for thousands of messages
         elements = (*split.systems, *split.later)
         messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
-        self._cache.keep(body.elements)
+        head = len(split.systems)
+        if len(new) > STEP:
+            for at in range(0, len(body.elements), STEP):
+                self._cache.keep(body.elements[at : at + STEP])
+                await next_step()
+        else:
+            self._cache.keep(body.elements)
         if len(new) > LARGE:
             await next_step()
+        if split.prefix is None and len(split.others) > STEP:
+            begun = await asyncio.to_thread(_summed, messages[head:-1])
+            self.prefixes.store(split.others, counted_by, None, begun)
+            return begun.extended_by(messages[-1:]).with_leading_systems(messages[:head])
         if len(split.others) > MIN_MESSAGES:
             self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
             return Transcript.of(messages)
-        head = len(split.systems)
         return split.prefix.transcript.extended_by(messages[head:]).with_leading_systems(messages[:head])
 
     async def _read_counted(self, elements: Sequence[Element], counter: Counter) -> Mapping[int, Message]:
@@ -203,7 +242,9 @@ class Measurer:
         counts = await self._pool.messages(counter, list(uncounted.values()))
         known.update(zip(uncounted, zip(repeat(None), counts), strict=True))
         read = await self._read(elements, counter.cache_key, list(map(known.__getitem__, keys)))
-        for key, element in zip(keys, elements, strict=True):
+        for number, (key, element) in enumerate(zip(keys, elements, strict=True), 1):
+            if number % STEP == 0:
+                await next_step()
             self._counts.put(key, (read[id(element)].digest, known[key][1]))
         return read
 
@@ -242,6 +283,11 @@ def end_of_systems(elements: Sequence[Element]) -> int:
         if element.role not in element.endpoint.dialect.system_roles:
             return index
     return len(elements)
+
+
+def _summed(messages: Sequence[Message]) -> Transcript:
+    """The transcript of messages, with its sums, which take a microsecond for each."""
+    return Transcript.of(messages).having()
 
 
 def _loaded_tools(body: Body) -> Collection[str]:

@@ -17,6 +17,7 @@ from proxy.condensing.policy import Policies, own_threshold
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import TRAITS, economy
 from proxy.condensing.turn import MIN_SAVING, RequestContext, Sized
+from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
@@ -28,6 +29,8 @@ from strategies.core.view import put_in
 MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
 NEWEST = 64  # growth is measured over this many of the newest messages
 MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
+LONG = 128 * 1024  # bytes of a list that takes long to count
+_COUNTING = "counting beside requests"
 MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
 
 
@@ -39,11 +42,13 @@ class Completer:
     measurer: Measurer
     servers: Servers
     add_memory: Callable[[RequestContext], RequestContext]
+    tasks: OwnedTasks
 
     async def measure(self, asked: ClientRequest, server: Server) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
-        The length bounds the tokens of what the client sent; those that the server adds by itself come on top.
+        The length bounds the tokens of what the client sent; those that the server adds by itself come on top. For a
+        long new list a sample is enough if it says that the list is far below every mark: nothing is cut for it.
         """
         body, controls = asked.body, asked.controls
         if not (controls.dry_run or controls.force or own_threshold(asked, server.profile) is not None):
@@ -51,15 +56,29 @@ class Completer:
             is_short = len(body.elements) <= MAX_ESTIMATED
             if lowest is not None and is_short and fits_by_length(body, lowest - server.hidden):
                 return await self.measurer.estimate(body)
+            if lowest is not None and body.size > LONG:
+                room, counter = lowest - server.hidden, server.counter
+                if await self.measurer.seems_to_fit(body, room, counter):
+                    return (await self.measurer.estimate(body))._replace(is_sampled=True)
         return await self.measurer.measure(body, server.counter)
 
     def idle(self, context: RequestContext) -> RequestContext:
         """The context of a request for which nothing is due."""
+        if context.history.measured.is_sampled:
+            self._count_beside(context)
         return self._calibrate(context)._replace(is_idle=True)
 
     async def complete(self, context: RequestContext) -> RequestContext:
         """The context with all that a strategy, memory and calibration may ask for."""
-        return self._complete(await self._count(context) if _needs_counts(context) else context)
+        if _needs_counts(context):
+            context = await self._count(context)
+        elif context.history.measured.is_sampled:
+            self._count_beside(context)
+        return self._complete(context)
+
+    def _count_beside(self, context: RequestContext) -> None:
+        """Counts a list while its request goes on, so that the next one finds the counts; one list at a time."""
+        self.tasks.start(self.measurer.measure(context.request.body, context.server.counter), _COUNTING)
 
     def _complete(self, context: RequestContext) -> RequestContext:
         now, session = self.servers.clock(), context.recognised.session

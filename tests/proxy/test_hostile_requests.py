@@ -66,7 +66,7 @@ def call(id: str) -> dict[str, Any]:
 SHAPES: dict[str, tuple[Endpoint, dict[str, Any]]] = {
     "a long text": (CHAT_ENDPOINT, {"messages": [user(TEXT * 25_000), assistant("ok"), user("go")]}),
     "one long line": (CHAT_ENDPOINT, {"messages": [user("ab" * 500_000), assistant("ok"), user("go")]}),
-    "most messages": (CHAT_ENDPOINT, {"messages": [user("x"), assistant("y")] * 4_999}),
+    "most messages": (CHAT_ENDPOINT, {"messages": [user("x"), assistant("y")] * 16_000}),
     "most system messages": (
         CHAT_ENDPOINT,
         {"messages": [{"role": "system", "content": "s" * 60}] * 9_998 + [user("x")]},
