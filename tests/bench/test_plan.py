@@ -1,7 +1,7 @@
 import pytest
 
-from bench.plan import filled_budget, row
-from tests.support.histories import agent_history
+from bench.plan import filled_budget, growth, row
+from tests.support.histories import agent_history, long_chat
 from tests.support.planning import counted
 from tests.support.transcripts import WORDS
 
@@ -43,3 +43,15 @@ def test_a_row_has_a_column_for_each_length() -> None:
 def test_a_missed_target_names_the_lengths() -> None:
     assert row("", "mask", {50: 10.0, 500: 900.0, 5_000: 200.0})["target"] == "missed at 50 and 5,000"
     assert row("", "mask", {50: 9.9, 5_000: 199.9})["target"] == "met"
+
+
+def test_ten_times_the_rounds_may_take_fifteen_times_as_long() -> None:
+    assert growth({50: 1.0, 500: 100.0, 5_000: 1_500.0}) == "met"
+    assert growth({500: 100.0, 5_000: 2_400.0}) == "missed: 24.0 times as long"
+    assert growth({50: 1.0}) == "met"
+
+
+def test_a_generated_chat_is_half_the_users_and_the_same_every_time() -> None:
+    chat = long_chat(20)
+    assert chat == long_chat(20)
+    assert [message["role"] for message in chat[-3:]] == ["user", "assistant", "user"]
