@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import anyio.lowlevel
 
-from proxy import config_directory, tool_output_patterns
+from proxy import tool_output_patterns
 from proxy.asking import Asking, FinishedCall, Resolver
 from proxy.bodies.compaction_items import CompactionItems
 from proxy.bodies.measure import Measurer
@@ -50,14 +50,13 @@ from proxy.servers.known import Servers
 from proxy.servers.upstream import Upstream, server_of
 from proxy.servers.upstream.choice import Destination, destinations
 from proxy.settings import Settings
-from proxy.settings.loading import ControlSettings
+from proxy.settings.loading import ControlSettings, model_table
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.access import timed
 from proxy.store.base import Store
 from proxy.telemetry import MAX_USED, SHARED, Sums, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.models import bundled_table
 from strategies.core.messages import Reader
 
 if TYPE_CHECKING:
@@ -83,7 +82,8 @@ class Services:
         clock: Callable[[], float],
         summarizer: Resolver | None = None,
     ) -> None:
-        # First what may fail, because a file with a secret may be unreadable.
+        # First what may fail, because a file may be unreadable.
+        table = model_table()
         key = tenant_key(settings)
         token = admin_token(settings)
         self.keys = Keys(settings.auth, clock) if settings.auth.mode == "keys" else None
@@ -98,8 +98,7 @@ class Services:
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
         self.background, self.loops = OwnedTasks(), loops
         loops.report = partial(self.telemetry.count, "loop_failures_total")
-        table = bundled_table(config_directory() / "models.toml")
-        self.policies = Policies(settings, table)
+        self.policies = Policies(settings, table, clock)
         self.sums = Sums(self.stored, self.background, clock, self.policies.prices)
         self.counting = CountingPool()
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
@@ -166,8 +165,9 @@ class Services:
         self.tenants.name_all(settings)
         if self.keys is not None:
             self.keys.know(settings.auth)
-        self.servers.renew(settings)
-        self.policies.renew(settings)
+        table = model_table()
+        self.servers.renew(settings, table)
+        self.policies.renew(settings, table)
 
     def _note_call(self, call: FinishedCall) -> None:
         self.telemetry.record_call(call, self.sums.note_call(call))

@@ -22,7 +22,7 @@ FOR_ALL = {
     "proxy/conversations/searching.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
     "proxy/tokens/media.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},
-    "proxy/tokens/models.py": {"bundled_table"},
+    "proxy/tokens/models.py": {"_read"},
     "proxy/servers/upstream/__init__.py": {"_address", "_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
     "strategies/keywords/__init__.py": {"keywords"},

@@ -26,6 +26,7 @@ OK, NOTE, WRONG = "ok", "note", "wrong"
 _COLUMNS, _ROWS = 100, 12
 _WRAP = "condenser wrap -- claude"
 _TRIGGERS = {"share": "marks.trigger", "most": "marks.most", "step": "the price step"}
+_OLD = 30  # days
 _LARGE = 100_000  # tokens of a window that an agent rarely fills up to the trigger
 _AGENTS = {"x-claude-code-session-id": "Claude Code", "thread-id": "Codex", "x-opencode-session": "opencode"}
 """Agents that compact by themselves, by the header that names their sessions."""
@@ -234,6 +235,17 @@ def _store(place: str, problem: str, state: str = "which works") -> Iterator[Fin
         yield Finding("memory-store", NOTE, text, "leave --store out, or name a file: --store sqlite:///condenser.db")
 
 
+def _table(proxy: RunningProxy) -> Iterator[Finding]:
+    """Whether the table of models is so old that new models and prices are likely missing."""
+    table = proxy.ready.get("models")
+    if table and table["days"] > _OLD:
+        text = (
+            f"Its table of models is of {table['made']}: newer models are unknown to it, and prices may have changed."
+        )
+        lines = ["pip install --upgrade genai-prices litellm    # one of them is enough", "condenser models update"]
+        yield Finding("old-table", NOTE, text, "renew it, and have it read:", [*lines, "condenser reload"])
+
+
 def _others(proxy: RunningProxy) -> Iterator[Finding]:
     if proxy.ready and proxy.others:
         text = f"{len(proxy.others) + 1} proxies of yours run here. This is about the one at {proxy.base}."
@@ -370,6 +382,6 @@ def _times(count: int, noun: str) -> str:
 
 CHECKS: Mapping[str, Sequence[Callable[[Any], Iterator[Finding]]]] = {
     "check": (_kept, _tokenizers, _upstreams, _running, _model),
-    "doctor": (state_of, _others, hidden, _arrived, _kinds, _failed),
+    "doctor": (state_of, _others, _table, hidden, _arrived, _kinds, _failed),
 }
 """The checks of each command, in the order in which their findings are printed."""

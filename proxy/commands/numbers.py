@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import reduce
 from typing import Any, NamedTuple
 
-from proxy import config_directory
 from proxy.commands.proxy_client import moment
 from proxy.condensing.account import OPTION_BOUNDS
 from proxy.condensing.policy import Policies, Policy, option_tables
@@ -21,10 +21,10 @@ from proxy.servers.upstream.choice import destinations
 from proxy.servers.windows import SETTINGS, SOURCE, LearnedWindow
 from proxy.services import Services
 from proxy.settings import Settings
-from proxy.settings.loading import sets
+from proxy.settings.loading import model_table, sets
 from proxy.settings.tables import MarkShares
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.models import StatedWindow, bundled_table
+from proxy.tokens.models import StatedWindow
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, UNLIMITED, Budget, Cause, Marks
 from strategies.core.protocol import Marking
@@ -85,7 +85,7 @@ class CheckedModel(NamedTuple):
 
     @property
     def policy(self) -> Policy:
-        table = bundled_table(config_directory() / "models.toml")
+        table = model_table()
         window = ModelWindows.of(self.settings, table, self.model).window(None, self.stated, self.learned)
         summarizer = self.settings.role("summarizer", self.model)
         prompt_window = summarizer.window
@@ -95,7 +95,7 @@ class CheckedModel(NamedTuple):
         at = next((each for each in destinations(self.settings) if each.base_url == self.upstream), None)
         pays = at is not None and at.has_list_prices
         server = Server(LessonScope(self.model), counter, window, prompt_window, pays_list_prices=pays)
-        return Policies(self.settings, table).policy(Controls(strategy=self.suffix), {}, server)
+        return Policies(self.settings, table, time.time).policy(Controls(strategy=self.suffix), {}, server)
 
     def source(self, *path: str) -> str:
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
@@ -110,7 +110,7 @@ class CheckedModel(NamedTuple):
 
 def numbers(checked: CheckedModel) -> Iterator[Number]:
     """The numbers in effect for a model."""
-    policy, table = checked.policy, bundled_table(config_directory() / "models.toml")
+    policy = checked.policy
     window, budget, stated = policy.window, policy.budget, checked.stated
     known_by = checked.source("window") if window.source == SETTINGS else window.source
     if window.source == SOURCE and checked.learned is not None:
@@ -137,12 +137,20 @@ def numbers(checked: CheckedModel) -> Iterator[Number]:
             yield Number(f"{stage.name}.{option.name}", value, text)
     if not policy.pipeline.is_off:
         yield Number("economy", policy.economy, f"{policy.economy} ({checked.origin('economy')})")
-        costs, entry = policy.costs, checked.settings.for_model(checked.model)
-        published = "bundled table, US dollars per million tokens" if table.prices(checked.model) else ""
-        origin = f"settings for '{entry.match}'" if entry and entry.prices else published
-        shown = f"input {costs.input:g}, cached {costs.cached_input:g}, cache write {costs.cache_write:g}"
-        text = f"{shown}, output {costs.output:g} ({origin or 'ratios that most vendors share'})"
-        yield Number("prices", asdict(costs), text)
+        yield Number("prices", asdict(policy.costs), _prices(checked, policy))
+
+
+def _prices(checked: CheckedModel, policy: Policy) -> str:
+    """The prices in effect with their origin; where there are none, about what a relative of the model costs."""
+    costs, entry, table = policy.costs, checked.settings.for_model(checked.model), model_table()
+    origin = f"{table.source}, US dollars per million tokens" if policy.prices else "ratios that most vendors share"
+    if entry and entry.prices:
+        origin = f"settings for '{entry.match}'"
+    elif policy.prices is None and (relative := table.relative(checked.model)):
+        known = table.prices(relative, time.time())
+        origin += f"; about {known.input:g} and {known.output:g} US dollars, as {relative}" if known else ""
+    shown = f"input {costs.input:g}, cached {costs.cached_input:g}, cache write {costs.cache_write:g}"
+    return f"{shown}, output {costs.output:g} ({origin})"
 
 
 def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[Number]:

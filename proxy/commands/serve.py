@@ -42,6 +42,7 @@ from proxy.log import configure_logging
 from proxy.quoting import in_words, one_line, redacted
 from proxy.servers.upstream.choice import destinations, shown, taking_credentials
 from proxy.settings import Settings, load_settings
+from proxy.settings.loading import model_table
 from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, new_code, token_file
 from proxy.store import open_store, try_store
@@ -151,6 +152,7 @@ class Rereading:
         try:
             read = load_settings(**self.given)
             new = _usable(taken_over(running, read), running)
+            model_table()  # so that a broken one is told here
         except SettingsError as error:
             text = f"the settings were not reloaded, because they have an error: {one_line(str(error))}"
             _log.error(text)

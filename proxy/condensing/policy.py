@@ -10,7 +10,7 @@ step, also where the window is unknown; without them nothing is condensed there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -172,14 +172,15 @@ def own_threshold(asked: ClientRequest, profile: Profile) -> int | None:
 class Policies:
     """Makes policies; one per app."""
 
-    def __init__(self, settings: Settings, table: ModelTable) -> None:
-        self._table = table
-        self.renew(settings)
+    def __init__(self, settings: Settings, table: ModelTable, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.renew(settings, table)
 
-    def renew(self, settings: Settings) -> None:
-        """Makes the policies of all later requests from these settings."""
-        self._settings = settings
-        self._tables = option_tables(settings)
+    def renew(self, settings: Settings, table: ModelTable) -> None:
+        """Makes the policies of all later requests from these settings and prices, until those change."""
+        self._settings, self.table = settings, table
+        self._until = table.next_change(self._clock())
+        self.tables = option_tables(settings)
         self._facts = lru_cache(_MAX_CACHED)(self._read_facts)
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
@@ -204,6 +205,8 @@ class Policies:
 
         Requests that ask for the same, under the same windows, share one policy.
         """
+        if self._clock() >= self._until:
+            self.renew(self._settings, self.table)
         model, size = server.scope.model, server.size_refused.tokens if server.size_refused is not None else None
         known = server.window, server.prompt_window, server.profile, size, server.pays_list_prices
         # The session's settings may hold any JSON value; as text they can be part of a key.
@@ -270,7 +273,7 @@ class Policies:
         try:
             if not fill_options(LedgerOptions(), ledger).said:
                 caps = replace(caps, said=0)
-            return stages(pipeline.names, options_by_stage(pipeline, others), self._tables), caps
+            return stages(pipeline.names, options_by_stage(pipeline, others), self.tables), caps
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
@@ -302,7 +305,7 @@ class Policies:
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
-        published = self._table.prices(model) if self._settings.currency == BUNDLED_CURRENCY else None
+        published = self.table.prices(model, self._clock()) if self._settings.currency == BUNDLED_CURRENCY else None
         policy = Policy(
             pipeline=pipeline_named(own("strategy")),
             summarizer=self._settings.role("summarizer", model),

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -86,7 +87,7 @@ async def readiness(services: Services) -> dict[str, Any]:
         store = error.reason
     except TimeoutError:
         store = "store-timeout"
-    standing = services.loops.standing()
+    standing, made = services.loops.standing(), services.policies.table.made
     return {
         "status": "ok" if store == "ok" and not standing else "degraded",
         "version": VERSION,
@@ -99,6 +100,10 @@ async def readiness(services: Services) -> dict[str, Any]:
         "store": {"url": redacted(services.settings.store.url), "state": store},
         "standing_still": standing,
         "tokenizers": services.tokenizers.states(),
+        "models": {
+            "made": made.isoformat(),
+            "days": (datetime.fromtimestamp(services.clock(), UTC).date() - made).days,
+        },
     }
 
 

@@ -28,7 +28,6 @@ from proxy.servers.figures import Figures
 from proxy.servers.windows import (
     REQUEST,
     SETTINGS,
-    TABLE_SOURCE,
     UNKNOWN,
     LearnedWindow,
     LearnedWindows,
@@ -77,7 +76,7 @@ class ModelWindows(NamedTuple):
         entry, found, tokens = settings.for_model(model), table.find(model), settings.own("window", model=model)
         limit = entry.max_input if entry else None
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
-        listed = Window(found.window, TABLE_SOURCE, limit or found.max_input) if found else Window(None, UNKNOWN)
+        listed = Window(found.window, table.source, limit or found.max_input) if found else Window(None, UNKNOWN)
         long = listed._replace(tokens=found.long) if found and found.long else listed
         return cls(Window(tokens, source, limit) if tokens else None, listed, long, limit, asks_for_long(model))
 
@@ -162,7 +161,6 @@ class Servers:
         clock: Callable[[], float],
         report: Callable[[str, Figures], None],
     ) -> None:
-        self._table = table
         self._tasks = tasks
         self.clock = clock
         self.discovered = discovered
@@ -174,12 +172,12 @@ class Servers:
 
         A pool is that of all tenants, because it only has requests wait for each other, and keeps our own calls back.
         """
-        self.renew(settings)
+        self.renew(settings, table)
 
-    def renew(self, settings: Settings) -> None:
-        """Begins anew with other settings; forms are learned again, on top of what they say."""
+    def renew(self, settings: Settings, table: ModelTable) -> None:
+        """Begins anew with other settings and windows; forms are learned again, on top of what they say."""
         self.profiles = Profiles(lru_cache(_MAX_CACHED)(partial(settings.own, "profile")))
-        self._windows = lru_cache(_MAX_CACHED)(partial(ModelWindows.of, settings, self._table))
+        self._windows = lru_cache(_MAX_CACHED)(partial(ModelWindows.of, settings, table))
         self._summarizer = lru_cache(_MAX_CACHED)(partial(settings.role, "summarizer"))
 
     async def known(

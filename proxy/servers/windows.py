@@ -1,6 +1,6 @@
 """Where the window of a model comes from, and what refusals for length teach.
 
-The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
+The window is that of the request, the settings, the upstream's own statement, or the table of models, in this order.
 A refusal that stated a smaller window replaces the last two. Without any of these the window is unknown.
 
 A refusal that states the window in a number lowers the window of its model, for the tenant that was refused. It holds
@@ -36,7 +36,7 @@ from proxy.tokens.models import StatedWindow
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 REFUSED_FOR = 3_600.0  # seconds for which a size that was refused bounds its session
 UNKNOWN, REQUEST, SETTINGS = "unknown", "request", "settings"
-TABLE_SOURCE, SOURCE = "bundled table", "stated in a refusal"
+SOURCE = "stated in a refusal"
 _VERSION = 4
 _WHAT = "what was learned of a window"
 

@@ -36,6 +36,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy import config_directory
 from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest, SettingsError
 from proxy.quoting import not_this, printable, quoted
@@ -47,14 +48,16 @@ from proxy.settings.tables import (
     ModelSettings,
     Table,
     Text,
+    data_directory,
     split_at_commas,
 )
+from proxy.tokens.models import ModelTable, newest_table
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
 from strategies.core.protocol import Options, expand_mode, fill_options
 
 PREFIX = "CONDENSER_"
-CONFIG_VARIABLE = "CONDENSER_CONFIG"
+CONFIG_VARIABLE, MODELS = "CONDENSER_CONFIG", "models.toml"
 _MAX_SHOWN = 400  # maximum characters of a line of the error
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies by their spelling in environment variables."""
@@ -135,6 +138,23 @@ def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> N
             return
         tree = table
     tree[key] = value
+
+
+def model_table() -> ModelTable:
+    """What is known of models: the bundled table, or `models.toml` beside the settings if that is no older.
+
+    Raises `SettingsError` if the file there cannot be read.
+    """
+    try:
+        return newest_table(config_directory() / MODELS, models_file())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the table of models cannot be read: {error}") from None
+
+
+def models_file() -> Path:
+    """The file of the renewed table: beside the settings, or with the user's data if no file has settings."""
+    path = os.environ.get(CONFIG_VARIABLE)
+    return (Path(path).parent if path else data_directory()) / MODELS
 
 
 def from_file() -> dict[str, Any]:

@@ -1,23 +1,30 @@
-"""The bundled table of model windows and prices, and the names of models: exact look-ups, no guessing.
+"""The table of model windows and prices, and the names of models: exact look-ups, no guessing.
 
 A name is looked up in one spelling of all that it may have (`canonical_name`), then without the date of a
 snapshot (`gpt-4o-2024-08-06`). A four-digit suffix is no date: `kimi-k2-0905` has another window than `kimi-k2`. The
 window of a model with published weights is the largest that its vendor or two hosts give, and a ceiling on other
 servers: what a server states goes before it, and no request is refused because of the table.
+
+The table is dated. One that `condenser models update` wrote holds in place of the bundled one unless that is newer.
+Prices may change on a day that is known in advance; so they are asked for at a time.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, time
 from functools import cache
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strategies.core.economics import Prices, PriceStep
 
+BUNDLED, RENEWED = "bundled table", "renewed table"
+_VERSION, _DIGITS = re.compile(r"(?<=-)\d+(-\d+)*(?=-|$)"), re.compile(r"\d+")
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _NEWEST = (99, 0)
 _LONG = "[1m]"  # the suffix by which Claude Code asks for a window of a million tokens
@@ -62,6 +69,11 @@ def without_date(model: str) -> str:
     return _DATE.sub("", model)
 
 
+def family_of(model: str) -> str:
+    """What the names of all versions of a model have in common."""
+    return _VERSION.sub("#", without_date(canonical_name(model)))
+
+
 def canonical_name(model: str) -> str:
     """One spelling for all that vendors, clouds and gateways have for a model; the date of a snapshot stays.
 
@@ -91,10 +103,14 @@ class ModelTable:
 
     _models: Mapping[str, ModelWindow]
     _prices: Mapping[str, Prices] = field(default_factory=dict)
+    _changes: Sequence[tuple[float, Mapping[str, Prices]]] = ()  # by their time in seconds since the epoch
+    made: date = date.min
+    path: Path = Path()
+    source: str = BUNDLED
 
     @classmethod
     def load(cls, path: Path) -> ModelTable:
-        """Reads `config/models.toml`; raises `OSError`, or `ValueError` if the file is not of its form."""
+        """Reads a file like `config/models.toml`; raises `OSError`, or `ValueError` if it is not of that form."""
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         try:
             # `max_output` is in the file for people: the upstream decides how long a reply may be.
@@ -106,10 +122,14 @@ class ModelTable:
             for name, known in sorted(windows.items(), key=lambda item: item[1].window):
                 windows.setdefault(without_date(name), known)
             steps = {name: PriceStep(**step) for name, step in document.get("steps", {}).items()}
-            prices = document.get("prices", {}).items()
-            return cls(
-                windows, {canonical_name(name): replace(Prices(*row), step=steps.get(name)) for name, row in prices}
-            )
+
+            def priced(rows: Mapping[str, Any]) -> dict[str, Prices]:
+                return {canonical_name(name): replace(Prices(*row), step=steps.get(name)) for name, row in rows.items()}
+
+            dated = sorted(document.get("prices_from", {}).items())
+            changes = [(_seconds(date.fromisoformat(day)), priced(rows)) for day, rows in dated]
+            made = date.fromisoformat(str(document.get("made", date.min)))
+            return cls(windows, priced(document.get("prices", {})), changes, made, path)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -117,15 +137,38 @@ class ModelTable:
         """The limits of a model as a client names it, or None: never the limits of a similar name."""
         return next(filter(None, map(self._models.get, _forms(model))), None)
 
-    def prices(self, model: str) -> Prices | None:
-        """The published prices of a model at its vendor's own API, or None."""
-        return next(filter(None, map(self._prices.get, _forms(model))), None)
+    def prices(self, model: str, now: float) -> Prices | None:
+        """The published prices of a model at its vendor's own API at a time in seconds since the epoch, or None."""
+        held = [self._prices, *(prices for since, prices in self._changes if since <= now)]
+        found = (prices.get(form) for prices in reversed(held) for form in _forms(model))
+        return next(filter(None, found), None)
+
+    def next_change(self, now: float) -> float:
+        """When prices change next, in seconds since the epoch; infinity if no change is known."""
+        return min((since for since, _ in self._changes if since > now), default=inf)
+
+    def relative(self, model: str) -> str | None:
+        """The newest model with a price whose name differs in its version only; None if there is none."""
+        name, family = canonical_name(model), family_of(model)
+        alike = [each for each in self._prices if each != name and family_of(each) == family != name]
+        return max(alike, key=lambda each: [*map(int, _DIGITS.findall(each))], default=None)
+
+
+def newest_table(bundled: Path, renewed: Path) -> ModelTable:
+    """The bundled table, or the renewed one if that is there and no older; raises as `ModelTable.load`."""
+    tables = [_read(bundled, 0)]
+    if renewed != bundled and renewed.is_file():
+        tables.append(replace(_read(renewed, renewed.stat().st_mtime_ns), source=f"{RENEWED}, {renewed}"))
+    return max(reversed(tables), key=lambda table: table.made)
 
 
 @cache
-def bundled_table(path: Path) -> ModelTable:
-    """The table that comes with the program; as `ModelTable.load`, but each file is read once."""
+def _read(path: Path, _changed: int) -> ModelTable:
     return ModelTable.load(path)
+
+
+def _seconds(day: date) -> float:
+    return datetime.combine(day, time(), UTC).timestamp()
 
 
 def _forms(model: str) -> tuple[str, ...]:

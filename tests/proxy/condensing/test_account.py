@@ -46,7 +46,7 @@ def decision(
     window: int | None = 8_000, *, overhead: int = 3_120, calibrated: Calibration = UNCALIBRATED, **given: Any
 ) -> Decision:
     settings = Settings(window=window)
-    policy = Policies(settings, TABLE).policy(Controls(), {}, server_of(settings))
+    policy = Policies(settings, TABLE, lambda: 0.0).policy(Controls(), {}, server_of(settings))
     hello = {"role": "user", "content": "hello"}
     counter = Tokenizers().for_model("m", ChatCounter)
     long = Transcript.of([Reader().read(json.dumps(hello), hello, 24_792, counter.dialect)])

@@ -19,8 +19,8 @@ class Made:
     """The policies of some settings."""
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = Settings(**settings)
-        self.policies = Policies(self.settings, TABLE)
+        self.settings, self.now = Settings(**settings), 0.0
+        self.policies = Policies(self.settings, TABLE, lambda: self.now)
 
 
 def lowest_mark(made: Made, model: str = "m") -> int | None:
@@ -197,3 +197,12 @@ def test_only_equal_requests_share_a_policy() -> None:
         {"options": {"mask.keep": "3"}, "session": {"memory": "off"}},
     )
     assert all(policy(made, **each) is not first for each in given)
+
+
+def test_prices_that_are_announced_for_a_day_hold_from_then_on_in_a_proxy_that_runs() -> None:
+    made, model = Made(), "gemini-4-argon"
+    change = made.policies.table.next_change(0)
+    found = []
+    for made.now in (0.0, change - 1, change):
+        found.append(policy(made, model=model).costs.input)
+    assert found == [2.0, 2.0, 4.0]

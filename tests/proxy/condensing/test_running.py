@@ -59,7 +59,7 @@ def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy
     found = parse(strategy)
     assert found
     settings = Settings(window=window)
-    return Policies(settings, TABLE).policy(Controls(strategy=found), {}, server_of(settings))
+    return Policies(settings, TABLE, lambda: 0.0).policy(Controls(strategy=found), {}, server_of(settings))
 
 
 async def attempt(

@@ -1,13 +1,14 @@
 """The bundled table: how its rows are made, and that it answers for exact names only."""
 
 import re
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy import update_models
-from deploy.update_models import Limits
+from proxy.commands import models as making
+from proxy.commands.models import Cost, Known, Limits, Priced, Step
 from proxy.tokens.models import ModelTable, ModelWindow, without_date
 
 BUNDLED = Path(__file__).parents[3] / "config" / "models.toml"
@@ -82,8 +83,8 @@ def test_the_bundled_table_is_consistent_compact_and_says_where_it_is_from() -> 
     windows, rest = text.split("[prices]")
     prices, steps = rest.split("[steps]")
     assert re.search(r"source +litellm==\d", text)
-    assert re.search(r"made on +20\d\d-\d\d-\d\d", text)
-    for part in (windows, prices, steps):
+    assert ModelTable.load(BUNDLED).made > date(2026, 11, 1)
+    for part in (windows, prices.split("[prices_from.")[0], steps):
         entries = [line for line in part.splitlines() if line.startswith('"')]
         assert entries == sorted(entries, key=lambda line: line.split('"')[1])
     assert len(text.splitlines()) < 1_000
@@ -117,7 +118,7 @@ def row(provider: str, given: object, output: object = None, mode: str = "chat")
     ],
 )
 def test_a_row_is_brought_to_window_input_and_output(given: int, output: int | None, limits: Limits) -> None:
-    assert update_models.limits_of("gpt-5", row("openai", given, output)) == limits
+    assert making.limits_of("gpt-5", row("openai", given, output)) == limits
 
 
 def test_a_vendor_speaks_for_its_own_models_only() -> None:
@@ -128,7 +129,7 @@ def test_a_vendor_speaks_for_its_own_models_only() -> None:
         "text-embedding-3": row("openai", 8_191, mode="embedding"),
         "gpt-5.5-cyber": row("openai", None),
     }
-    assert update_models.merge([table]) == {"gpt-4o": Limits(128_000)}
+    assert making.merge([table]) == {"gpt-4o": Limits(128_000)}
 
 
 PUBLISHED_WEIGHTS = (
@@ -151,8 +152,8 @@ VENDORS_OWN = (
 
 
 def test_names_of_published_weights_are_told_from_their_vendors_own() -> None:
-    assert [name for name in PUBLISHED_WEIGHTS if not update_models.WEIGHTS.match(name)] == []
-    assert [name for name in VENDORS_OWN if update_models.WEIGHTS.match(name)] == []
+    assert [name for name in PUBLISHED_WEIGHTS if not making.WEIGHTS.match(name)] == []
+    assert [name for name in VENDORS_OWN if making.WEIGHTS.match(name)] == []
 
 
 def hosted(name: str, **windows: int) -> dict[str, dict[str, Any]]:
@@ -173,60 +174,101 @@ def hosted(name: str, **windows: int) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_published_weights_have_the_largest_confirmed_window(windows: dict[str, int], known: int | None) -> None:
-    merged = update_models.merge([hosted("glm-4.6", **windows)])
+    merged = making.merge([hosted("glm-4.6", **windows)])
     assert merged == ({} if known is None else {"glm-4-6": Limits(known)})
 
 
 def test_hosts_do_not_outweigh_a_vendor_and_dates_say_something_new() -> None:
     table = hosted("qwen3-max-2026-01-23", dashscope=262_144, a=1_000_000, b=1_000_000)
-    assert {limits.window for limits in update_models.merge([table]).values()} == {262_144}
+    assert {limits.window for limits in making.merge([table]).values()} == {262_144}
     models = {"o1": Limits(200), "o1-2024-12-17": Limits(200), "o1-2024-01-01": Limits(100)}
-    assert update_models.prune(models) == {"o1": Limits(200), "o1-2024-01-01": Limits(100)}
+    assert making.prune(models) == {"o1": Limits(200), "o1-2024-01-01": Limits(100)}
 
 
 def test_a_newer_table_goes_before_an_older_one_of_its_host() -> None:
     first = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205), "ollama/glm-4.6:9b": row("ollama", 4)}
     second = {**hosted("glm-4.6", a=205, fireworks_ai=900), "b/glm-4.6:9b": row("b", 4)}
-    assert update_models.merge([first, second]) == {"glm-4-6": Limits(205)}
+    assert making.merge([first, second]) == {"glm-4-6": Limits(205)}
     newer = {"gpt-4o": row("openai", 128_000)}
     older = {"gpt-4o": row("openai", 64_000), "gpt-4-0314": row("openai", 8_192)}
-    assert update_models.merge([newer, older]) == {"gpt-4o": Limits(128_000), "gpt-4-0314": Limits(8_192)}
+    assert making.merge([newer, older]) == {"gpt-4o": Limits(128_000), "gpt-4-0314": Limits(8_192)}
 
 
 def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None:
-    long = {**row("bedrock", 200_000), update_models.LONG_PRICE: 6e-06}
+    long = {**row("bedrock", 200_000), making.LONG_PRICE: 6e-06}
     table = {
         "claude-sonnet-4-5": row("anthropic", 200_000),
         "claude-haiku-4-5": row("anthropic", 200_000),
         "us.anthropic.claude-sonnet-4-5-20250929-v1:0": long,
         "us.anthropic.claude-3-5-sonnet-20241022-v2:0": long,
     }
-    merged = update_models.merge([table])
+    merged = making.merge([table])
     assert (merged["claude-sonnet-4-5"].long, merged["claude-haiku-4-5"].long) == (1_000_000, None)
 
 
 def test_entries_are_written_sorted_one_a_line() -> None:
-    prices = {"c": update_models.Cost(2.5, 1.25, 2.5, 10.0)}
-    steps = {"c": update_models.Step(272_000, 2.0, 1.5)}
-    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, steps, "litellm==1")
+    costs = Cost(2.5, 1.25, 2.5, 10.0), Step(272_000, 2.0, 1.5), {"2026-12-01": Cost(5.0, 2.5, 5.0, 20.0)}
+    prices = {"c": Priced(*costs)}
+    known = Known({"b": Limits(2), "a": Limits(3, 2, 1)}, prices)
+    text = making.render(known, "litellm==1", date(2026, 11, 29))
     assert '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n' in text
     assert '[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n' in text
+    assert '[prices_from.2026-12-01]\n"c" = [5.0, 2.5, 5.0, 20.0]\n' in text
     assert text.endswith('[steps]\n"c" = { above = 272000, input = 2.0, output = 1.5 }\n')
 
 
 def test_the_lowest_size_above_which_a_prompt_costs_more_is_a_step() -> None:
     above = {"input_cost_per_token_above_272k_tokens": 5e-06, "output_cost_per_token_above_272k_tokens": 3e-06}
     dearer = {**row("openai", 128_000), "input_cost_per_token": 2.5e-06, "output_cost_per_token": 2e-06, **above}
-    assert update_models.step_of(dearer) == update_models.Step(272_000, 2.0, 1.5)
-    assert update_models.step_of({**dearer, "input_cost_per_token_above_128k_tokens": 3e-06}) == (128_000, 1.2, 1.0)
-    assert update_models.step_of(row("openai", 128_000)) is None
+    assert making.step_of(dearer) == Step(272_000, 2.0, 1.5)
+    assert making.step_of({**dearer, "input_cost_per_token_above_128k_tokens": 3e-06}) == (128_000, 1.2, 1.0)
+    assert making.step_of(row("openai", 128_000)) is None
 
 
 def test_prices_are_the_vendors_own_for_a_million_tokens() -> None:
     cached = {**row("openai", 128_000), "input_cost_per_token": 2.5e-06, "cache_read_input_token_cost": 1.25e-06}
     plain = {**row("openai", 128_000), "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
     table = {"gpt-4o": cached, "gpt-4": plain, "gpt-3.5-turbo": row("openai", 16_000)}
-    assert update_models.priced([table]) == {
-        "gpt-4o": (update_models.Cost(2.5, 1.25, 2.5, 0.0), None),
-        "gpt-4": (update_models.Cost(1.0, 1.0, 1.0, 2.0), None),
+    assert making.priced([table]) == {
+        "gpt-4o": Priced(Cost(2.5, 1.25, 2.5, 0.0)),
+        "gpt-4": Priced(Cost(1.0, 1.0, 1.0, 2.0)),
     }
+
+
+def at(*day: int) -> float:
+    return datetime(*day, tzinfo=UTC).timestamp()  # type: ignore[arg-type, misc]
+
+
+def test_prices_change_on_the_day_that_they_were_announced_for(table: ModelTable) -> None:
+    """Two models of Google's double on 1 December 2026."""
+    change = at(2026, 12, 1)
+    for model in ("gemini-4-argon", "gemini-4-carbon"):
+        before, after = (table.prices(model, now) for now in (change - 1, change))
+        assert before is not None
+        assert after is not None
+        assert (after.input, after.output) == (2 * before.input, 2 * before.output)
+    assert table.prices("gpt-4o", change) == table.prices("gpt-4o", 0)
+    changes = [table.next_change(now) for now in (0, change - 1, change, at(2027, 1, 1))]
+    assert changes == [change, change, at(2027, 1, 1), float("inf")]
+
+
+def test_an_unknown_version_of_a_known_model_has_a_relative_and_no_window(table: ModelTable) -> None:
+    relatives = {"gpt-6.9-sol": "gpt-6-2-sol", "anthropic/claude-opus-5.9": "claude-opus-5-5"}
+    assert {model: table.relative(model) for model in relatives} == relatives
+    assert [table.relative(model) for model in ("novel-7", "qwen3:8b", "")] == [None, None, None]
+    assert table.find("gpt-6.9-sol") is None
+    assert table.prices("gpt-6.9-sol", 0) is None
+
+
+AGENTS = {
+    "Claude Code 2.1.332": ("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-4-5-20251001", "claude-fable-5-2"),
+    "Codex 0.171.0": ("gpt-6.2-sol", "gpt-6.2-astra"),
+    "opencode 1.18.33": ("gpt-5", "claude-sonnet-4", "gemini-3-pro-preview"),
+    "aider 0.86.2": ("claude-sonnet-4-20250514", "gpt-4o", "deepseek-chat", "deepseek-r1:free"),
+}
+"""The models that the agents use unless told otherwise, by the packages of these versions."""
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_models_that_agents_use_by_default_are_known(agent: str, table: ModelTable) -> None:
+    assert [model for model in AGENTS[agent] if table.find(model) is None] == []
