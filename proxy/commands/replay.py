@@ -160,7 +160,11 @@ async def _replay(
             for results, one in zip(rows.values(), played, strict=True):
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
-        costs = prices_of(built.services, arguments.model)
+        costs, priced, currency = prices_of(built.services, arguments.model), arguments.model, settings.currency
+        relative = built.services.policies.table.relative(priced) if costs == RATIOS else None
+        if relative is not None and built.services.policies.prices(relative):
+            costs, priced = prices_of(built.services, relative), f"{relative}, another version"
+            currency = f"about {currency}"  # shown, and nothing acts by it
     failures = models.failures.items() if models else ()
     warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
     if models is not None and models.stopped:
@@ -171,12 +175,12 @@ async def _replay(
         arguments.model,
         window,
         [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()],
-        "usual ratios" if costs == RATIOS else f"the prices of {arguments.model}",
+        "usual ratios" if costs == RATIOS else f"the prices of {priced}",
         played=rows,
         costs=costs,
         asked=roles,
         warnings=warnings,
-        currency=settings.currency,
+        currency=currency,
     )
 
 

@@ -31,10 +31,10 @@ def write(file: Path, upstream: str, *keys: str, window: int, more: str = "") ->
     )
 
 
-def asked(url: str, key: str) -> set[tuple[int, str | None]]:
+def asked(url: str, key: str, model: str = "scripted-1") -> set[tuple[int, str | None]]:
     """What some requests with a key get, each by a connection of its own: a status and a window."""
-    headers = [*wire.JSON, ("x-api-key", key)]
-    found = [wire.request(url, "POST", CHAT, HI, headers) for _ in range(8)]
+    headers, body = [*wire.JSON, ("x-api-key", key)], HI.replace(b"scripted-1", model.encode())
+    found = [wire.request(url, "POST", CHAT, body, headers) for _ in range(8)]
     return {(answer.status, answer.window) for answer in found}
 
 
@@ -49,11 +49,13 @@ def test_settings_read_again_hold_in_all_workers_which_a_second_signal_ends_at_o
         await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
         assert asked(url, "anna") == {(200, "8000")}
         assert asked(url, "ben") == {(401, None)}
+        file.with_name("models.toml").write_text('made = 2999-01-01\n[models]\n"novel" = { window = 5000 }\n')
         write(file, to, "ben", window=16_000, more="inline_timeout = 7.0")
         code, out, err = run(capsys, "reload", "--url", url)
         assert (code, err) == (0, "")
         assert out.endswith("reloaded: keys 1, models 1, log level info; after a restart: inline_timeout\n")
         await_true(lambda: asked(url, "ben") == {(200, "16000")}, "all workers know the new key and window", BOUND)
+        assert asked(url, "ben", "novel") == {(200, "5000")}
         assert asked(url, "anna") == {(401, None)}
         write(file, to, "anna", window=-1)
         code, out, err = run(capsys, "reload", "--url", url)
@@ -88,6 +90,18 @@ def test_models_at_an_upstream_that_is_not_there_yet_change_nothing(caplog: pyte
     Rereading({"upstreams": [one, two], "models": models}, running)(running, used.append)
     assert not used
     assert "not reloaded, because they have an error: models[0].summarizer.upstream must be one of one" in caplog.text
+
+
+def test_a_broken_table_of_models_leaves_everything_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CONDENSER_CONFIG", str(tmp_path / "condenser.toml"))
+    (tmp_path / "condenser.toml").touch()
+    (tmp_path / "models.toml").write_text("models = 3")
+    running, used = load_settings(), list[Settings]()
+    Rereading({}, running)(running, used.append)
+    assert not used
+    assert "not reloaded, because they have an error: the table of models cannot be read" in caplog.text
 
 
 def test_keys_stay_where_the_settings_turn_them_on_or_off() -> None:

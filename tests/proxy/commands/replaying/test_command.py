@@ -50,6 +50,15 @@ def test_the_window_is_the_one_that_codex_was_told(tmp_path: Path, capsys: pytes
         assert json.loads(capsys.readouterr().out)["window"] == window
 
 
+def test_money_is_about_that_of_another_version_where_a_model_has_no_price(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(recorded), "--limit", "1", "--model", "gpt-6.9-sol", "--window", "1000"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "about USD at the prices of gpt-6-2-sol, another version" in out
+    assert re.search(r"\(about USD \d", out)
+
+
 def test_without_a_window_nothing_is_refused_and_marks_most_condenses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
