@@ -46,7 +46,7 @@ PAGES = {  # the page and section about a command; "" for every other
     "doctor": "reference/commands.md#when-nothing-seems-to-happen",
     "memory": "reference/commands.md#memory",
     "reload": "guides/deploy.md#new-settings-without-a-restart",
-    "models": "reference/commands.md#new-models",
+    "models": "internals/upstreams.md#a-newer-table",
     "keys": "internals/security.md#keys-of-callers",
     "mcp": "reference/commands.md#an-agents-own-memory",
     "healthcheck": "guides/deploy.md#health",

@@ -206,3 +206,17 @@ def test_prices_that_are_announced_for_a_day_hold_from_then_on_in_a_proxy_that_r
     for made.now in (0.0, change - 1, change):
         found.append(policy(made, model=model).costs.input)
     assert found == [2.0, 2.0, 4.0]
+
+
+NEWEST = (
+    *("claude-fable-5-2", "claude-mythos-5-2", "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"),
+    *("claude-fable-5-1", "gpt-6.2-sol", "gpt-6.2-astra", "gpt-6.1-sol", "gpt-6.1-terra", "gpt-6-astra", "gpt-6-sol"),
+    *("gpt-6-luna", "gpt-6-cyber", "gemini-4-argon", "gemini-4-carbon", "gemini-4-hydrogen", "gemini-4-neon"),
+    *("gemini-3.8-flash", "hy4", "minimax-m3.1-flash", "deepseek-v4-pro", "glm-5", "kimi-k2.7-code-highspeed"),
+)
+
+
+def test_a_window_or_marks_most_acts_on_each_of_the_newest_models() -> None:
+    triggers = {model: budget.trigger for model in NEWEST if (budget := policy(model=model).budget) is not None}
+    assert len(triggers) == len(NEWEST) == 24
+    assert max(triggers.values()) <= 200_000
