@@ -148,6 +148,14 @@ class HeadMismatch(ProxyError):
         self.headers = [("X-Condenser-Head", head)]
 
 
+class HistoryIncomplete(ProxyError):
+    """The store has lost a part of the history that an append continues; a shorter one is never used in its place."""
+
+    status, type, code = 409, "conflict_error", "history_incomplete"
+    message = "The store has lost a part of this history. Delete the session, or append to another one."
+    param = "X-Condenser-Session"
+
+
 class BodyTooLarge(ProxyError):
     """The body is larger than the limit in the settings."""
 

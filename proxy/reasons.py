@@ -56,7 +56,15 @@ REASONS = frozenset(  # all reasons: also those that strategies, calls of models
         *("no-compaction", "compaction-timeout", "compaction-unreachable", "compaction-rate-limited"),
         *("compaction-http-error", "compaction-paused", "compaction-expired", "compaction-not-accepted"),
         *("compaction-over-budget", "compaction-unreadable", "compaction-empty"),
-        *("invalid-plan", "store-busy", "store-closed", "store-contended", "store-corrupt", "store-error"),
+        *(
+            "invalid-plan",
+            "store-busy",
+            "store-closed",
+            "store-contended",
+            "store-corrupt",
+            "store-error",
+            "store-evicts",
+        ),
         *("store-full", "store-key", "store-loading", "store-quota", "store-read-only", "store-refused"),
         *("store-schema", "store-timeout", "store-unavailable"),
     )

@@ -69,27 +69,28 @@ def _opened(settings: Settings, model: CheckedModel | None, *, offline: bool) ->
                     break
                 except (StoreError, OSError, ValueError) as error:
                     problem = problem or in_words(error)
+            weaknesses: set[str] = set()
             if services is not None and not problem:
-                problem = runner.run(_problem_of_store(services))
+                problem, weaknesses = runner.run(_problem_of_store(services))
             running = None if offline else find_proxy()
             proxy = proxy_at(running.url) if running else None
-            setup = Setup(settings, services, runner.run, problem, offline, proxy, model)
+            setup = Setup(settings, services, runner.run, problem, offline, proxy, model, weaknesses)
             yield setup if services is None else _narrowed(setup, services)
         finally:
             runner.run(stack.aclose())
 
 
-async def _problem_of_store(services: Services) -> str:
-    """Why the store does not answer as it should, or ""."""
+async def _problem_of_store(services: Services) -> tuple[str, set[str]]:
+    """Why the store does not answer as it should, or "", and its weaknesses."""
     settings = services.settings.store
     try:
         async with asyncio.timeout(settings.timeout):
             await try_store(services.store, settings.encryption_keys)
+            return "", await services.store.weaknesses()
     except StoreError as error:
-        return str(error).replace(f"{redacted(settings.url)} ", "")  # the finding already has the address
+        return str(error).replace(f"{redacted(settings.url)} ", ""), set()  # the finding already has the address
     except TimeoutError:
-        return f"store-timeout: no answer within {settings.timeout:g} s"
-    return ""
+        return f"store-timeout: no answer within {settings.timeout:g} s", set()
 
 
 def _narrowed(setup: Setup, services: Services) -> Setup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from proxy.commands.proxy_client import RunningProxy, moment
 from proxy.conversations.totals import notices
 from proxy.errors import UpstreamUnavailable
 from proxy.quoting import redacted
+from proxy.store.base import WEAKNESSES
 
 if TYPE_CHECKING:
     from proxy.commands.numbers import CheckedModel
@@ -75,6 +76,7 @@ class Setup(NamedTuple):
     is_offline: bool = False
     running: RunningProxy | None = None  # the proxy that runs here; it tells what it knows of what is checked only
     model: CheckedModel | None = None
+    weaknesses: Collection[str] = ()  # of the store
 
 
 def findings(command: str, asked: Setup | RunningProxy) -> list[Finding]:
@@ -113,6 +115,9 @@ def _kept(setup: Setup) -> Iterator[Finding]:
     state = state if used == named else "a file that does not exist yet; `serve` makes it"
     yield Finding("settings", OK, "The settings are valid.")
     yield from _store(redacted(named), setup.problem, state)
+    for weakness in sorted(setup.weaknesses):
+        text, _, remedy = WEAKNESSES[weakness].partition("; ")
+        yield Finding(weakness, NOTE, f"{text[:1].upper()}{text[1:]}.", f"{remedy}.")
 
 
 def _tokenizers(setup: Setup) -> Iterator[Finding]:

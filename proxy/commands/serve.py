@@ -46,7 +46,7 @@ from proxy.settings.loading import model_table
 from proxy.settings.reloading import taken_over, waiting
 from proxy.settings.token import admin_token, is_loopback, new_code, token_file
 from proxy.store import open_store, try_store
-from proxy.store.base import StoreError
+from proxy.store.base import WEAKNESSES, StoreError
 from proxy.tokens.counter import Tokenizers
 
 _log = logging.getLogger(LOGGER)
@@ -308,6 +308,8 @@ async def _try_store(settings: Settings) -> None:
     try:
         async with asyncio.timeout(settings.store.timeout):
             await try_store(store, keys)
+            for weakness in await store.weaknesses():
+                _log.warning(WEAKNESSES[weakness])
     except (StoreError, TimeoutError) as error:
         if isinstance(error, StoreError) and error.reason == "store-key":
             raise

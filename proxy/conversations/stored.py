@@ -22,12 +22,13 @@ from weakref import WeakValueDictionary
 from proxy.conversations.codec import Decoders, Records, encode_session
 from proxy.conversations.session import Session
 from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress, secret_of
-from proxy.store.base import Store, StoreError, StoreKey, Write
+from proxy.store.base import EVICTS, Store, StoreError, StoreKey, Write
 
 TRIES = 8
 LAST_SHARE = 0.25
 """The least share of the whole patience that the last write gets, however long the steps before it took."""
 TRIAL_EVERY = 2.0  # seconds between two trials of whether the store can write
+LOOK_EVERY = 5.0  # seconds between two looks at whether the store keeps what it is given
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
 _ANCESTORS = 8
 IN_THREAD = 64 * 1024  # bytes of a write; larger ones are compressed in a thread
@@ -55,6 +56,7 @@ class StoredSessions:
         self.outage = Outage(time.monotonic, on_write)
         self.facts = Facts(store, timeout, self.outage)
         self._tried_at = -TRIAL_EVERY
+        self._evicts, self._looked_at = False, -LOOK_EVERY
         self._timeout = timeout
         self.records = Records(decoders=decoders)
         self._writes: set[asyncio.Task[Any]] = set()
@@ -192,6 +194,13 @@ class StoredSessions:
             except StoreError as error:
                 self.outage.failed("a trial write failed", error)
         return self.outage.unwritten
+
+    async def why_unreliable(self) -> str:
+        """Why the store may lose what nobody else has, "" if it cannot; raises `StoreError`."""
+        failure, now = await self.why_unwritable(), time.monotonic()
+        if not failure and now - self._looked_at >= LOOK_EVERY:
+            self._evicts, self._looked_at = EVICTS in await self.store.weaknesses(), now
+        return failure or (EVICTS if self._evicts else "")
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)

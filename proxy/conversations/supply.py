@@ -38,7 +38,7 @@ from proxy.conversations.histories import IN_THREAD, Histories, History, history
 from proxy.conversations.recognition import Identity, Recognised
 from proxy.conversations.session import EMPTY, Tip, may_be_newest_part
 from proxy.conversations.stored import StoredSessions
-from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
+from proxy.errors import BadRequest, HeadMismatch, HistoryIncomplete, HistoryUnavailable
 from proxy.protocols.replies import Items
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
@@ -85,7 +85,7 @@ class Supplier:
     ) -> tuple[ClientRequest, Append]:
         """A request of append mode with the history that it continues.
 
-        Raises `HeadMismatch`, `HistoryUnavailable` and `BadRequest`.
+        Raises `HeadMismatch`, `HistoryIncomplete`, `HistoryUnavailable` and `BadRequest`.
         """
         _check_append(request.controls, request.body, identity.id)
         has_turn = True
@@ -110,7 +110,8 @@ class Supplier:
     async def history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False) -> History:
         """The history that append mode has stored under an explicit id.
 
-        Raises `StoreError`; with `writes`, also if nothing can be stored now.
+        Raises `HistoryIncomplete` and `StoreError`; with `writes`, this also if nothing can be stored now, or is not
+        kept.
         """
         try:
             return await patience.read(self._history(StoreKey(tenant, identity.key), writes=writes))
@@ -119,18 +120,20 @@ class Supplier:
             raise
 
     async def _history(self, key: StoreKey, *, writes: bool) -> History:
-        if writes and (failure := await self._stored.why_unwritable()):
+        if writes and (failure := await self._stored.why_unreliable()):
             raise StoreError(failure)
         session = await self._stored.load(key)
         if session is None:
             self._histories.forget(key)
+            if await self._stored.store.blocks(key):
+                raise HistoryIncomplete  # what led to them is gone
         if session is None or not session.tip.block:
             return History()
         stored = await self._histories.history(key, session, [session.tip.block])
         try:
             return history_at(session.tip, stored.appended)
-        except KeyError as missing:
-            raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
+        except KeyError:
+            raise HistoryIncomplete from None
 
     # -- trimming ------------------------------------------------------------------------------------
 

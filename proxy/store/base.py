@@ -60,6 +60,17 @@ REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
 """Answers that last: nothing can be written, but reading works."""
 
 
+EVICTS = "store-evicts"
+WEAKNESSES = {
+    EVICTS: "the Redis evicts: when its memory is full, parts of sessions are gone without a word, so append mode is"
+    " refused; set its maxmemory-policy to noeviction",
+    "store-unkept": "the Redis keeps nothing on disk: all sessions are gone when it starts again; turn on appendonly,"
+    " or save snapshots",
+    "store-read-only": "the Redis is a replica that takes no writes: no session is kept; name its master",
+}
+"""What keeps a store from keeping what it is given, by name, and what to do."""
+
+
 class StoreKey(NamedTuple):
     """Tenant and name of an entry, both digests or generated ids in [A-Za-z0-9_-]: safe in any key."""
 
@@ -178,6 +189,10 @@ class Store(Protocol):
 
     async def ping(self) -> None:
         """Returns once the store has answered."""
+
+    async def weaknesses(self) -> set[str]:
+        """What keeps it from keeping what it is given, of `WEAKNESSES`, as far as it tells."""
+        return set()
 
     async def reseal(self) -> None:
         """Puts all sessions under the first of its keys; a store without keys has nothing to do."""

@@ -158,6 +158,7 @@ CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSErro
 SENTINEL_PORT, CLUSTER_PORT = 26_379, 6_379
 _SENTINEL_WORDS = {"sentinel_username": "username", "sentinel_password": "password"}
 
+_ABOUT: tuple[tuple[Word, ...], ...] = (("INFO",), ("CONFIG", "GET", "save"))
 SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
 NODE_COOL_DOWN = 1.0  # seconds at most; a failed call to a node makes the client look for its successor
 
@@ -230,6 +231,10 @@ class Server:
         """Returns when every server that takes writes has answered."""
         await self.ask([Command(("PING",))])
 
+    async def about(self) -> list[dict[str, str]]:
+        """What each server that takes writes tells of itself, by name; nothing of what it refuses to tell."""
+        return [_told(await self._exchange(_ABOUT))]
+
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         """The keys that match, of all servers that take writes; raises `store-timeout` if time runs out."""
         # By SCAN, because KEYS would block the server for all its clients.
@@ -286,7 +291,8 @@ class Cluster:
             **options,
             **_policy(limits),
         )
-        self._client.set_response_callback("HGETALL", lambda answer, **_: answer)  # type: ignore[arg-type]
+        for word in ("HGETALL", "INFO"):
+            self._client.set_response_callback(word, lambda answer, **_: answer)  # type: ignore[arg-type]
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         return await asyncio.gather(*map(self._ask_one, commands))
@@ -295,6 +301,19 @@ class Cluster:
         await self._find_nodes()
         masters = self._client.get_primaries()
         await asyncio.gather(*(self._send(master.name, "PING", target_nodes=master) for master in masters))
+
+    async def about(self) -> list[dict[str, str]]:
+        await self._find_nodes()
+        masters = self._client.get_primaries()
+        return [_told([await self._told(master, *words) for words in _ABOUT]) for master in masters]
+
+    async def _told(self, master: ClusterNode, *words: Word) -> Any:
+        try:
+            return await self._send(master.name, *words, target_nodes=master)
+        except StoreError as refused:
+            if refused.reason in ("store-refused", "store-error"):
+                return refused
+            raise
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         await self._find_nodes()
@@ -341,6 +360,14 @@ class Cluster:
 
 
 Client: TypeAlias = Server | Cluster
+
+
+def _told(answers: Sequence[Any]) -> dict[str, str]:
+    """What the answers to `_ABOUT` say, by name."""
+    info, saves = answers
+    lines = info.decode(errors="replace").splitlines() if isinstance(info, bytes) else ()
+    told = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return told | ({"save": saves[1].decode(errors="replace")} if isinstance(saves, list) and len(saves) > 1 else {})
 
 
 def _check_time(until: float) -> None:

@@ -35,13 +35,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proxy.store.base import (
+    EVICTS,
     JOURNAL,
     MOST_MISSING,
     MOST_SUMMED,
@@ -61,6 +62,12 @@ T = TypeVar("T")
 LISTING = 5.0  # seconds that a listing of entries may take; each of its steps is bounded like any other exchange
 
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
+_WEAK: Mapping[str, Callable[[Mapping[str, str]], bool]] = {
+    # As far as a server tells: some hide their configuration, and say nothing of snapshots then.
+    EVICTS: lambda told: told.get("maxmemory_policy", "noeviction") != "noeviction",
+    "store-unkept": lambda told: (told.get("aof_enabled"), told.get("save")) == ("0", ""),
+    "store-read-only": lambda told: (told.get("role"), told.get("slave_read_only")) == ("slave", "1"),
+}
 _STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
 _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note nothing
 
@@ -166,6 +173,10 @@ class RedisStore(Store):
 
     async def ping(self) -> None:
         await self._call(self._client.ping())
+
+    async def weaknesses(self) -> set[str]:
+        told = await self._call(self._client.about())
+        return {word for each in told for word, holds in _WEAK.items() if holds(each)}
 
     async def close(self) -> None:
         """Waits for the running calls, which end within their bounds, then closes. May be repeated."""

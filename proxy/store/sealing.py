@@ -116,6 +116,9 @@ class SealedStore:
     async def ping(self) -> None:
         await (await self._checked()).ping()
 
+    async def weaknesses(self) -> set[str]:
+        return await self._store.weaknesses()
+
     async def close(self) -> None:
         await self._store.close()
 
