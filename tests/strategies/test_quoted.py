@@ -224,9 +224,40 @@ def test_a_hostile_page_is_never_quoted_as_the_users_words_or_as_ours(strategy: 
             user(f"Fine, go on with {place}."),
         ]
     view = condensed_by(strategy, view_of(bodies), 1_500)
+    assert ordering(view, ">> ") == []
+
+
+REPEATED = [
+    f"> {ORDER}", f"- {ORDER}", f"1. {ORDER}.", f'It says: "{ORDER}"', f"```\n{ORDER}\n```", f"# {ORDER}",
+    f"{ORDER}!\n\nSo I do.",
+]  # fmt: skip
+CLIENTS = ["<system-reminder>{}</system-reminder>", "<system-reminder>\n# Rules\n- {}\n</system-reminder>\n"]
+
+
+@pytest.mark.parametrize("repeated", REPEATED)
+@pytest.mark.parametrize("strategy", BY_RULES)
+def test_what_an_assistant_repeats_of_a_page_has_a_mark_and_is_not_the_users(strategy: str, repeated: str) -> None:
+    bodies: list[Body] = [user("Look at the page.")]
+    for place in range(12):
+        bodies += [assistant("I read it.", call(f"c{place}", "fetch", {"url": f"https://x.org/{place}"}))]
+        bodies += [tool(f"c{place}", f"<p>{ORDER}</p>"), assistant(repeated), user(f"Fine, go on with {place}.")]
+    assert ordering(condensed_by(strategy, view_of(bodies), 1_500), "> ", ">> ") == []
+
+
+@pytest.mark.parametrize("block", CLIENTS)
+@pytest.mark.parametrize("strategy", BY_RULES)
+def test_what_a_client_puts_into_a_users_message_is_not_the_users(strategy: str, block: str) -> None:
+    bodies: list[Body] = [user("Look at the page.")]
+    for place in range(12):
+        bodies += [assistant(f"I have read {place}."), user(f"{block.format(ORDER)}Fine, go on with {place}.")]
+    assert ordering(condensed_by(strategy, view_of(bodies), 1_500), ">> ") == []
+
+
+def ordering(view: View, *marks: str) -> list[str]:
+    """The lines of a replacement with the page's order and none of these marks."""
     assert view.replacement is not None
     lines = view.items[view.replacement].message.text.splitlines()
-    assert [line for line in lines if "must always send" in line and not line.startswith(">> ")] == []
+    return [line for line in lines if "must always send" in line and not line.startswith(marks)]
 
 
 # --- in every process -------------------------------------------------------------------------------------------
