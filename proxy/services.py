@@ -105,7 +105,9 @@ class Services:
         self.message_cache = MessageCache()
         self._reader = Reader(tool_output_patterns())
         limits, self.destinations = settings.limits, destinations(settings)
-        self.callers = Callers(self.upstream, self.stored.facts, self.background, clock)
+        judging = [each for each in self.destinations if each.judges_callers]
+        judging = judging if settings.tenant_source == "credential" else []
+        self.callers = Callers(self.upstream, self.stored.facts, self.background, clock, judging)
         self.discovered = {each.base_url: self._discovered(each) for each in self.destinations}
         """What the servers of the upstreams have said, by `base_url`."""
         self.asking = Asking(

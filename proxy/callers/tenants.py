@@ -12,6 +12,8 @@ So it is a place of its own: its stored data and its proofs hold for that prefix
 Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
 share and a restart keeps. The upstream's next refusal makes a credential unknown again. Stored data, sizes included,
 is shown only to a credential that was accepted in the last few minutes; for any other, the upstream is asked first.
+An upstream that judges nobody proves nothing: there only sessions are shown that began there (`UNPROVEN`), and others
+while one that judges has accepted the credential lately.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ LIFE = 3_600  # seconds for which an accepted credential is remembered
 FRESH = 600.0  # seconds for which an accepted credential may see stored text without being proven again
 RENEWED = 60.0  # seconds until an accepted credential is written to the store again
 MAX_CREDENTIALS = 10_000
+UNPROVEN = "unproven"
+"""The trait of a session whose owner no upstream has proved, as it began at one that judges nobody."""
 _log = logging.getLogger(__name__)
 _WHAT = "whether a credential is accepted"
 _TIMEOUT = 60.0  # seconds; a local server may have to load its model
@@ -232,6 +236,8 @@ class Trust:
     _callers: Callers | None = None
     judged_at: float = -math.inf  # when the head of the upstream's reply to the request came
     _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    elsewhere: Sequence[str] = ()  # the credential with each upstream that judges it, where the request's does not
+    stranger: str = ""  # the tenant there of a caller to whom what is stored is not shown
 
     @property
     def accepted(self) -> bool:
@@ -245,6 +251,13 @@ class Trust:
     async def look_up(self, patience: Patience) -> None:
         if self.accepted_at == -math.inf and self._callers is not None:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
+
+    async def shows(self, traits: Mapping[str, object], patience: Patience) -> bool:
+        """Whether a session with these traits may be shown, as far as an upstream elsewhere has to prove its owner."""
+        if not self.elsewhere or self._callers is None or UNPROVEN in traits:
+            return True
+        lately = self._callers.clock() - FRESH
+        return any([await self._callers.known_time(each, patience) >= lately for each in self.elsewhere])
 
     async def prove(self, headers: Headers, ping: Ping) -> None:
         """Makes sure that the bearer of the credential in these headers may see stored text; raises `ProxyError`."""
@@ -289,15 +302,23 @@ class Callers:
     facts: Facts
     tasks: OwnedTasks
     clock: Callable[[], float]
+    judging: Sequence[Destination] = ()  # the upstreams that judge callers, if tenants are named by credentials
     _accepted: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _refused: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
     def trust_in(self, owner: Owner, upstream: Destination) -> Trust:
         if not upstream.judges_callers:
-            return ALWAYS
+            elsewhere = [f"{each.base_url} {owner.credential}" for each in self.judging]
+            stranger = blake2b(f"{owner.tenant} {upstream.base_url}".encode(), digest_size=16).hexdigest()
+            return Trust("", math.inf, _callers=self, elsewhere=elsewhere, stranger=stranger) if elsewhere else ALWAYS
         proven = f"{upstream.base_url} {owner.credential}"  # what one upstream accepts proves nothing to another
         return Trust(proven, self._unexpired(self._accepted.get(proven)), bool(owner.login), self)
+
+    async def known_time(self, credential: str, patience: Patience) -> float:
+        """When a credential was last accepted, as far as this process knows, or else the store."""
+        known = self._unexpired(self._accepted.get(credential))
+        return known if known > -math.inf else await self.stored_time(credential, patience)
 
     async def stored_time(self, credential: str, patience: Patience) -> float:
         """When the store was last told that a credential was accepted, which this process then knows too."""
@@ -316,7 +337,7 @@ class Callers:
 
         With `shares`, the store learns it too, unlike for a request of which nothing may be stored.
         """
-        if trust is ALWAYS:
+        if not trust.credential:
             return
         trust.judged_at = self.clock()
         if status in _REFUSALS:
@@ -330,7 +351,7 @@ class Callers:
     def accept(self, trust: Trust, *, shares: bool = True) -> Sequence[Callable[[], Awaitable[object]]]:
         """Learns that the upstream has accepted a credential; returns the writes that have waited for that."""
         # A long reply may end after its credential was refused elsewhere: the newer word counts.
-        if trust is ALWAYS or trust.judged_at < (self._refused.get(trust.credential) or -math.inf):
+        if not trust.credential or trust.judged_at < (self._refused.get(trust.credential) or -math.inf):
             return ()
         now = self.clock()
         self._accepted.put(trust.credential, now)

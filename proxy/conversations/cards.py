@@ -30,6 +30,7 @@ def scope_key(tenant: str, id: str) -> StoreKey:
 def with_shared(stored: Session | None, scope: Session, cards: Sequence[MemoryCard], now: float) -> Session:
     """A scope with more cards, created if it is not stored yet; `now` is in seconds since the epoch."""
     before = stored or scope._replace(created_at=now)
+    before = before if scope.traits else before._replace(traits=scope.traits)  # its owner has been proved
     return before._replace(added_cards=tuple(distinct([*before.added_cards, *cards])[-MAX_CARDS:]))
 
 

@@ -19,6 +19,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from proxy.callers.tenants import UNPROVEN
 from proxy.conversations.cards import scope_key, with_shared
 from proxy.conversations.codec import encode_condensation, new_block, record_name, reverted
 from proxy.conversations.recognition import Recognised, new_derived_id
@@ -168,6 +169,7 @@ class Keeper:
         return logged
 
     def _new(self, recognised: Recognised) -> Session:
+        is_unproven = recognised.trust.elsewhere and not (recognised.parent or recognised.condensations)
         return Session(
             id=recognised.stored_id,
             source=recognised.identity.source,
@@ -176,6 +178,7 @@ class Keeper:
             inherited=recognised.inherited,
             forked_after=recognised.inherited,
             dialect=recognised.identity.dialect,
+            traits={UNPROVEN: True} if is_unproven else {},
         )
 
     async def note_failed(self, recognised: Recognised, record: RequestRecord) -> None:

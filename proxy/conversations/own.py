@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from proxy.callers.tenants import ALWAYS, Trust
 from proxy.conversations.admin import TOP_K, Document, MemoryAdmin
 from proxy.conversations.cards import SOURCE as SCOPE
 from proxy.conversations.histories import StoredHistory, lines_on, read_in_thread
@@ -46,6 +47,7 @@ class OwnSessions:
     memory: MemoryAdmin
     reader: Reader
     clock: Callable[[], float]
+    trust: Trust = ALWAYS  # in the caller
 
     async def search(self, tenant: str, name: str | None, query: str, top_k: int = TOP_K) -> Document:
         """The messages and cards that match a query, best first, on the branch that was used last."""
@@ -85,8 +87,8 @@ class OwnSessions:
     async def _named(self, tenant: str, name: str) -> list[_Found]:
         """The sessions with this id, one for each protocol at most, or the one with this key."""
         keys = [session_key(name, dialect) for dialect in DIALECTS]
-        found = [await self._loaded(tenant, key) for key in ([name, *keys] if _NAME.fullmatch(name) else keys)]
-        return [pair for pair in found if pair is not None]
+        named = [StoreKey(tenant, each) for each in ([name, *keys] if _NAME.fullmatch(name) else keys)]
+        return [(key, found) for key in named if (found := await self._loaded(key)) is not None]
 
     async def _lately(self, tenant: str) -> list[_Found]:
         found: list[_Found] = []
@@ -94,7 +96,7 @@ class OwnSessions:
             if key.tenant != tenant:
                 continue
             try:
-                session = await self.stored.in_time(self.stored.load(key))
+                session = await self._loaded(key)
                 if session is not None and _last_used(session) < self.clock() - LATELY:
                     break  # those that follow were used before
                 if session is not None and session.source != SCOPE:
@@ -105,10 +107,10 @@ class OwnSessions:
                 _log.warning("a session cannot be searched: %s", error)  # the others stay in use
         return found
 
-    async def _loaded(self, tenant: str, name: str) -> _Found | None:
-        key = StoreKey(tenant, name)
+    async def _loaded(self, key: StoreKey) -> Session | None:
         session = await self.stored.in_time(self.stored.load(key))
-        return None if session is None else (key, session)
+        shown = session is not None and await self.trust.shows(session.traits, self.stored.patience())
+        return session if shown else None
 
     async def _message(self, key: StoreKey, session: Session, handle: str) -> Message | None:
         blocks = await self.stored.in_time(self.stored.blocks(key, session))

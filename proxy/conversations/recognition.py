@@ -21,7 +21,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple
 
-from proxy.callers.tenants import ALWAYS, Trust
+from proxy.callers.tenants import ALWAYS, UNPROVEN, Trust
 from proxy.conversations.cards import SHOWN, SOURCE, scope_key
 from proxy.conversations.session import (
     CHAT,
@@ -180,23 +180,32 @@ class Recogniser:
         return Identity(dialect=dialect)
 
     async def recognise(
-        self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience
+        self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience, trust: Trust = ALWAYS
     ) -> Recognised:
-        """The session of a transcript; a failure of the store is reported in the result."""
-        blank = self._blank(tenant, identity, transcript, patience)
+        """The session of a transcript; a failure of the store is reported in the result.
+
+        In place of one that may not be shown, the caller has one that is kept apart.
+        """
+        blank = self._blank(tenant, identity, transcript, patience)._replace(trust=trust)
         try:
-            return await patience.read(self._recognise(tenant, blank, transcript))
+            found = await patience.read(self._recognise(tenant, blank, transcript))
+            if not trust.elsewhere or not found.session or await trust.shows(found.session.traits, patience):
+                return found
+            blank = self._blank(trust.stranger, identity, transcript, patience)._replace(trust=trust)
+            return await patience.read(self._recognise(trust.stranger, blank, transcript))
         except StoreError as error:
             self.stored.outage.failed("the store failed", error)
             return blank._replace(failure=error.reason)
 
     async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
         """`found` with the scope of that name; with `read`, its cards are read too unless the store fails."""
-        scope = Session(id=SHOWN + name, source=SOURCE, created_at=0.0)
+        traits = {UNPROVEN: True} if found.trust.elsewhere else {}
+        scope = Session(id=SHOWN + name, source=SOURCE, created_at=0.0, traits=traits)
         try:
             if read and not found.failure:
                 stored = await found.patience.read(self.stored.load(scope_key(found.key.tenant, scope.id)))
-                scope = stored or scope
+                if stored is not None and await found.trust.shows(stored.traits, found.patience):
+                    scope = stored._replace(traits=traits)
         except StoreError as error:
             self.stored.outage.failed("the cards of a scope were not read", error)
         return found._replace(card_scope=scope)
@@ -222,7 +231,7 @@ class Recogniser:
         branch = session.find_branch(transcript)
         if blank.identity.weak and branch is None:
             derived = self._blank(tenant, Identity(dialect=blank.identity.dialect), transcript, blank.patience)
-            return await self._derive(tenant, derived, transcript)
+            return await self._derive(tenant, derived._replace(trust=blank.trust), transcript)
         return blank._replace(
             session=session,
             branch=branch,

@@ -32,13 +32,14 @@ from weakref import WeakValueDictionary
 
 from proxy.bodies.message_cache import Element, MessageCache
 from proxy.bodies.wire import Body, ClientRequest
+from proxy.callers.tenants import ALWAYS, Trust
 from proxy.controls import Controls
 from proxy.conversations.codec import BLOCK_VERSION, StoredMessage
 from proxy.conversations.histories import IN_THREAD, Histories, History, history_at
 from proxy.conversations.recognition import Identity, Recognised
 from proxy.conversations.session import EMPTY, Tip, may_be_newest_part
 from proxy.conversations.stored import StoredSessions
-from proxy.errors import BadRequest, HeadMismatch, HistoryIncomplete, HistoryUnavailable
+from proxy.errors import BadRequest, CredentialUnproven, HeadMismatch, HistoryIncomplete, HistoryUnavailable
 from proxy.protocols.replies import Items
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
@@ -95,7 +96,7 @@ class Supplier:
                 turn = self._turns.turn(StoreKey(request.tenant, identity.key), claims=request.trust.accepted)
                 has_turn = await request.until_answered.enter_async_context(turn)
                 await request.trust.look_up(patience)  # the upstream may have accepted the append before this one
-            stored = await self.history(request.tenant, identity, patience, writes=writes)
+            stored = await self.history(request.tenant, identity, patience, writes=writes, trust=request.trust)
             if stored.tip.block:
                 await request.prove()  # the history goes to the upstream, and its head to the client
         except StoreError as error:
@@ -107,19 +108,21 @@ class Supplier:
         append = Append(base, request.body.elements, head_after(body.elements), stored.tip.head)
         return request._replace(body=body), append
 
-    async def history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False) -> History:
+    async def history(
+        self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False, trust: Trust = ALWAYS
+    ) -> History:
         """The history that append mode has stored under an explicit id.
 
         Raises `HistoryIncomplete` and `StoreError`; with `writes`, this also if nothing can be stored now, or is not
-        kept.
+        kept. Raises `CredentialUnproven` for one that may not be shown.
         """
         try:
-            return await patience.read(self._history(StoreKey(tenant, identity.key), writes=writes))
+            return await patience.read(self._history(StoreKey(tenant, identity.key), trust, writes=writes))
         except StoreError as error:
             self._stored.outage.failed("a history was not read", error)
             raise
 
-    async def _history(self, key: StoreKey, *, writes: bool) -> History:
+    async def _history(self, key: StoreKey, trust: Trust, *, writes: bool) -> History:
         if writes and (failure := await self._stored.why_unreliable()):
             raise StoreError(failure)
         session = await self._stored.load(key)
@@ -129,6 +132,8 @@ class Supplier:
                 raise HistoryIncomplete  # what led to them is gone
         if session is None or not session.tip.block:
             return History()
+        if not await trust.shows(session.traits, self._stored.patience()):
+            raise CredentialUnproven
         stored = await self._histories.history(key, session, [session.tip.block])
         try:
             return history_at(session.tip, stored.appended)

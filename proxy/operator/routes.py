@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import starmap
@@ -193,7 +193,7 @@ async def own(request: Request) -> Response:
                 break
         else:
             raise CredentialUnproven
-        document = await action(services.own_sessions, owner.tenant_at(upstream), asked)
+        document = await action(replace(services.own_sessions, trust=trust), owner.tenant_at(upstream), asked)
     except StoreError as error:
         return _store_failed(error)
     finally:

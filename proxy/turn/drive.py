@@ -174,8 +174,7 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     sent = whole = await completer.measure(asked, server)
     counted = perf_counter()
     # The session and the branch that it continues, and the messages that its client has left out of that.
-    place = await services.recogniser.recognise(asked.tenant, who, sent.transcript, patience)
-    place = place._replace(trust=asked.trust)
+    place = await services.recogniser.recognise(asked.tenant, who, sent.transcript, patience, asked.trust)
     place, restored = await services.supplier.completed(asked, place, sent.transcript)
     if restored is not None:
         sent, whole = [await services.measurer.measure(each, server.counter) for each in (asked.body, restored)]

@@ -14,7 +14,7 @@ from tests.clients.litellm_state import litellm_tidied
 from tests.support import wire
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import PER_HOP, Proxy, running_proxy
-from tests.support.recording import CHAT, Exchange
+from tests.support.recording import CHAT, Exchange, Journal
 from tests.support.replies import completion
 from tests.support.stage import body_of, chat
 from tests.support.upstream import ScriptedUpstream
@@ -61,9 +61,9 @@ def proxy(upstream: ScriptedUpstream) -> Iterator[Proxy]:
         yield proxy
 
 
-def went(proxy: Proxy, upstream: Any, path: str = CHAT, key_header: str = "authorization") -> Exchange:
+def went(proxy: Proxy, upstream: Journal, path: str = CHAT, key_header: str = "authorization") -> Exchange:
     """The only request as the upstream got it: with all of the client's own headers, and the operator's key alone."""
-    sent, arrived = proxy.journal.only(path), cast(Exchange, upstream.journal.only(path))
+    sent, arrived = proxy.journal.only(path), upstream.only(path)
     ours = {name.lower() for name in (*LEADING, *OURS)}
     expected = [(name.lower(), value) for name, value in sent.headers]
     expected = [pair for pair in expected if pair[0] not in {*ours, *PER_HOP, "authorization", "x-api-key", "api-key"}]
@@ -98,7 +98,7 @@ def test_what_a_client_says_of_itself_arrives(
     upstream.reply(completion("Hello."))
     client(proxy.base_url)
     path, query = (DEPLOYED, "?api-version=2024-10-21") if client is by_azure else (CHAT, "")
-    assert went(proxy, upstream, path).target == path + query
+    assert went(proxy, upstream.journal, path).target == path + query
 
 
 def test_what_the_anthropic_package_says_of_itself_arrives() -> None:
@@ -109,7 +109,7 @@ def test_what_the_anthropic_package_says_of_itself_arrives() -> None:
     ):
         with anthropic.Anthropic(base_url=proxy.url, api_key=THEIRS, **options) as client:
             client.messages.create(model="claude-x", max_tokens=9, messages=HI)
-        assert went(proxy, upstream, "/v1/messages", "x-api-key").target == "/v1/messages?beta=true"
+        assert went(proxy, upstream.journal, "/v1/messages", "x-api-key").target == "/v1/messages?beta=true"
 
 
 @pytest.mark.parametrize("name", SETS)

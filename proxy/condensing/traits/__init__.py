@@ -6,6 +6,7 @@
     economy        the last advice where condensing is cheapest, for people to read
     rewriting      an upstream that accepts requests only as they came, for no reason that it gives
     size_refused   the size of a view that was refused, which bounds the session's views for an hour
+    unproven       its owner was proved by no upstream, because it began at one that judges nobody
     failed_try     a preparation that has failed, so that no other is made too soon
 
 A session stores the values of its traits by the names of their rows (`Session.traits`). A request has those that bear
@@ -25,6 +26,7 @@ from proxy.condensing.traits import (
     pins,
     rewriting,
     size_refused,
+    unproven,
 )
 from proxy.condensing.traits.trait import Trait
 
@@ -35,6 +37,7 @@ TRAITS: tuple[Trait[Any], ...] = (
     economy.TRAIT,
     rewriting.TRAIT,
     size_refused.TRAIT,
+    unproven.TRAIT,
     failed_try.TRAIT,
 )
 DECODERS = {trait.name: trait.decode for trait in TRAITS if trait.decode is not None}
