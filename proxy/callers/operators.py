@@ -1,6 +1,7 @@
 """Who may administer: the holder of the admin token, and the holders of keys with a role.
 
-A wrong token or key gets its answer late, so that nobody tries many. A right one never waits.
+A wrong token or key gets its answer late, and few are looked at in that time, over however many connections they come:
+so nobody tries many. A right one waits only behind wrong ones that were there before it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ UNKNOWN = "unknown"  # the name of one who is neither
 ADMIN, READ_ONLY = "admin", "read_only"
 READING = ("GET", "HEAD")
 _LATE = 0.5  # seconds until a wrong one is answered
-_MOST = 32  # of them that wait at one time
+_AT_ONCE = 8  # of them that are looked at in that time
+_MOST = 128  # that wait to be looked at; the next is answered without that
 
 
 class Operator(NamedTuple):
@@ -39,7 +41,7 @@ class Operators:
         self, token: str | None, keys: Keys | None = None, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
         self._token, self._keys, self._sleep = (token or "").encode(), keys, sleep
-        self._waiting = 0
+        self._turns, self._waiting = asyncio.Semaphore(_AT_ONCE), 0
 
     @property
     def is_closed(self) -> bool:
@@ -74,13 +76,16 @@ class Operators:
         yield self.holder
         yield from map(self._of, self._keys.valid() if self._keys is not None else ())
 
-    async def hold_up(self) -> None:
-        """Returns when a wrong one may be answered; raises `TooManyAttempts` at once if many wait."""
+    async def judged(self, find: Callable[[], Operator | None]) -> Operator | None:
+        """Whom `find` finds, or None and late; raises `TooManyAttempts` without looking if many wait."""
         if self._waiting >= _MOST:
             raise TooManyAttempts("Too many wrong tokens and keys; try again later.")
         self._waiting += 1
         try:
-            await self._sleep(_LATE)
+            async with self._turns:
+                if (found := find()) is None:
+                    await self._sleep(_LATE)
+                return found
         finally:
             self._waiting -= 1
 

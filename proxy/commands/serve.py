@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -68,6 +69,8 @@ _NO_PEPPER = (
     "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials."
     " Set it to the same secret on all replicas"
 )
+_SHORT = 16
+_GUESSABLE = "admin.token has fewer than %d characters, so it can be guessed; `openssl rand -hex 24` prints a good one"
 _SHARED_CREDENTIALS = (
     "the upstreams %s all get the caller's own key: with a wrong model name, the key for one goes to another."
     " Set api_key, or takes_credentials = false for those that need no key"
@@ -121,7 +124,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], reread: Rereading) 
     memory of the tokenizer where they can.
     """
     port = sockets[0].getsockname()[1]
-    announced = f"{banner(settings, port)}\n  dashboard  {sign_in_link(settings, _admin_url(settings, port))}"
+    announced = f"{banner(settings, port)}\n  dashboard  {_dashboard(settings, _admin_url(settings, port))}"
     if settings.workers == 1:
         from proxy.app import server_config
 
@@ -222,8 +225,10 @@ def _admin_url(settings: Settings, port: int) -> str:
     return client_url(*(settings.admin.address or (settings.host, port)))
 
 
-def sign_in_link(settings: Settings, url: str) -> str:
-    """An address of the dashboard that signs in once, within some minutes."""
+def _dashboard(settings: Settings, url: str) -> str:
+    """The dashboard's address; where only the operator reads this, one that signs in once, within some minutes."""
+    if not (settings.single_user or sys.stdout.isatty()):
+        return f"{url}/_condenser/ (`condenser dashboard` prints a link that signs in)"
     token = admin_token(settings) or ""
     return f"{url}/_condenser/?code={new_code(token.encode(), time.time(), secrets.token_urlsafe(16))}"
 
@@ -288,6 +293,8 @@ def prepare(settings: Settings) -> None:
     except (StoreError, OSError, ValueError) as error:
         why = f"store.url is {redacted(settings.store.url)}, which cannot be opened: {in_words(error)}"
         raise CommandFailed(why, NOT_STARTED) from None
+    if settings.admin.token is not None and len(settings.admin.token.get_secret_value()) < _SHORT:
+        _log.warning(_GUESSABLE, _SHORT)
     is_keyed = settings.tenant.pepper is not None or settings.tenant_source == "fixed"
     if settings.store.url.startswith("redis") and not is_keyed:
         _log.warning(_NO_PEPPER)

@@ -157,10 +157,9 @@ async def _operator(request: Request) -> Operator | None:
     """Who sends a request; None, and late, for a wrong token or key. Raises `TooManyAttempts`."""
     operators: Operators = request.app.state.services.operators
     headers = request.scope["headers"]
-    operator = operators.by_headers(headers)
-    if operator is None and any(first(headers, name) for name in (b"authorization", b"x-api-key")):
-        await operators.hold_up()
-    return operator
+    if not any(first(headers, name) for name in (b"authorization", b"x-api-key")):
+        return None
+    return await operators.judged(lambda: operators.by_headers(headers))
 
 
 def check_role(operator: Operator, method: str) -> None:

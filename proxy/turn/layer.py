@@ -70,6 +70,8 @@ class Guard:
     def __init__(self, settings: Settings) -> None:
         hosts = settings.server.hosts
         self._is_strict = bool(hosts) or settings.open_to_all or is_loopback(settings.host)
+        admin = settings.admin.address
+        self._strict_port = admin[1] if admin is not None and is_loopback(admin[0]) else None
         self._names = {"localhost", settings.host.lower(), *hosts}
         self._endings = (".localhost", *(host[1:] for host in hosts if host.startswith("*")))
         self._origins = set(settings.server.origins)
@@ -80,14 +82,14 @@ class Guard:
         HTTP/1.0 has no host, and no browser speaks it.
         """
 
-    def check(self, headers: Mapping[bytes, bytes], peer: str | None) -> None:
+    def check(self, headers: Mapping[bytes, bytes], peer: str | None, port: int | None = None) -> None:
         """Raises `NotAllowed` for a request of a foreign page, or to a host name that is not ours.
 
-        `peer` is the address that it came from.
+        `peer` is the address that it came from, `port` the one of ours that it came to.
         """
         host, origin = headers.get(b"host", b""), headers.get(b"origin")
         is_own = host in self.known or self._is_own(host)
-        if self._is_strict and not is_own:
+        if not is_own and (self._is_strict or (port is not None and port == self._strict_port)):
             name = quoted(host.decode("latin-1"))
             message = f"{name} is not known as a name of this proxy; server.hosts lists those that it has."
             raise NotAllowed(message, param="Host", code="host_not_allowed")
@@ -152,7 +154,7 @@ class Serving:
         try:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
                 client = scope.get("client")
-                self._guard.check(headers, client[0] if client else None)
+                self._guard.check(headers, client[0] if client else None, (scope.get("server") or (None, None))[1])
             if self._admin_port is not None:
                 check_listener(scope["path"], is_admin=scope["server"][1] == self._admin_port)
             # An app that is mounted below another one has a root path, which only the router can handle.

@@ -1,7 +1,7 @@
 """What arrives of real clients where the operator's key goes out: all they need, and nothing that leads it away."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import anthropic
 import litellm

@@ -108,6 +108,9 @@ def test_the_sidecar_is_for_its_pod_alone(monkeypatch: pytest.MonkeyPatch) -> No
         program, *words = proxy[probe]["exec"]["command"]
         assert program == "condenser"
         parse(words)
+    # Most images run as a user of their own, and write to their file system.
+    assert "securityContext" not in app
+    assert pod("sidecar")["securityContext"] == {"fsGroup": 10001}
     served = {each["name"]: each["value"] for each in app["env"]}
     assert served["OPENAI_BASE_URL"] == f"http://127.0.0.1:{loaded.port}/v1"
     assert served["ANTHROPIC_BASE_URL"] == f"http://127.0.0.1:{loaded.port}"

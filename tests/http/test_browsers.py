@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from proxy.settings import Settings
+from proxy.turn.layer import Guard, NotAllowed
 from tests.http.strict import assert_openai_error
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
@@ -57,6 +59,7 @@ def test_a_foreign_host_is_refused_on_every_path(path: str, proxy: Proxy, upstre
     assert len(upstream.journal.to()) == before
 
 
+BEHIND = {"host": EVERYWHERE, "admin": {"listen": "127.0.0.1:9090"}}
 ACCEPTED = ["127.0.0.1", "localhost:1", "LocalHost", "a.b.localhost:8484", "[::1]:8484", "[::1]", "10.0.0.5:80"]
 FOREIGN = ["localhost.evil.example", "127.0.0.1.evil.example", "xlocalhost", "[::1", "a:b:c", "\xff"]
 
@@ -89,6 +92,14 @@ def test_an_open_proxy_checks_hosts_only_where_it_is_told(upstream: ScriptedUpst
         with running_proxy(upstream.url, host=EVERYWHERE, **more) as proxy:
             assert ask(proxy, Host="condenser:8484").status == 403
             assert ask(proxy, Host="10.0.0.5:8484").status == 200
+
+
+def test_the_listener_of_the_operators_checks_hosts_where_the_other_does_not() -> None:
+    guard, evil = Guard(Settings.model_validate(BEHIND)), {b"host": b"rebound.example:9090"}
+    guard.check(evil, None, 8484)
+    guard.check({b"host": b"localhost:9090"}, None, 9090)
+    with pytest.raises(NotAllowed):
+        guard.check(evil, None, 9090)
 
 
 # -- Origin ------------------------------------------------------------------------------------------------

@@ -140,6 +140,16 @@ def test_a_link_signs_in_once_and_not_for_long() -> None:
         assert page(stage, "", code).status == 401
 
 
+def test_a_link_is_used_up_by_whoever_opens_it_and_by_no_program_that_looks_at_it() -> None:
+    with watched() as stage:
+        cookie, codes = signed_in(stage), [new_code(b"operator", time.time(), name) for name in ("a", "b")]
+        assert wire.request(stage.proxy.url, "HEAD", f"/_condenser/?code={codes[0]}").status == 401
+        assert page(stage, f"?code={codes[0]}").status == 303
+        assert page(stage, f"?code={codes[1]}", cookie).status == 303
+        for code in codes:
+            assert page(stage, f"?code={code}").status == 401
+
+
 def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
     cookie = new_cookie(b"operator", 1_000.0, "nonce")
     assert is_valid_cookie(cookie, b"operator", 1_000.0 + COOKIE_LIFE - 1)

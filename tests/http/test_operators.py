@@ -8,7 +8,7 @@ import time
 import pytest
 
 from proxy.callers import operators
-from proxy.callers.operators import Operators
+from proxy.callers.operators import Operator, Operators
 from proxy.errors import TooManyAttempts
 from proxy.settings.tables import LogSettings
 from tests.http.test_keys import ANNA, BEN, OLD, entry, keyed
@@ -75,7 +75,7 @@ def test_a_key_signs_in_to_the_pages_and_changes_what_its_role_allows(caplog: py
         assert [line for line in caplog.messages if line.startswith("303 ") and ", by anna, delete, request" in line]
 
 
-async def test_a_wrong_one_waits_and_too_many_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_are_looked_at_while_wrong_ones_wait_for_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "_LATE", LATE)
     gate, asked = asyncio.Event(), list[float]()
 
@@ -84,13 +84,26 @@ async def test_a_wrong_one_waits_and_too_many_do_not(monkeypatch: pytest.MonkeyP
         await gate.wait()
 
     held = Operators(TOKEN, sleep=sleep)
-    waiting = [asyncio.create_task(held.hold_up()) for _ in range(32)]
+    looked = list[str]()
+
+    def guess(text: str) -> asyncio.Task[Operator | None]:
+        def find() -> Operator | None:
+            looked.append(text)
+            return held.by_text(text)
+
+        return asyncio.create_task(held.judged(find))
+
+    assert await guess(TOKEN) == held.holder
+    waiting = [guess(f"{each}") for each in range(127)]
+    right = guess(TOKEN)
     await asyncio.sleep(0)
     with pytest.raises(TooManyAttempts):
-        await held.hold_up()
+        await held.judged(lambda: pytest.fail("it was looked at"))
+    assert looked == [TOKEN, *map(str, range(8))]  # whatever the connections, in half a second
     gate.set()
-    await asyncio.gather(*waiting)
-    await held.hold_up()
+    assert await asyncio.gather(*waiting) == [None] * 127
+    assert await right == held.holder
+    assert await guess(TOKEN) == held.holder
     assert set(asked) == {0.5}
 
 

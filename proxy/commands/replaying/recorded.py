@@ -17,6 +17,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +28,14 @@ from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint, MalformedElement
 from proxy.protocols.messages import MESSAGES_ENDPOINT
 from proxy.protocols.responses import RESPONSES_ENDPOINT
+from proxy.quoting import one_line
 from proxy.values import count_at, json_or_none, word_at
 from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text
 from strategies.dialects.responses import RESPONSES
 
 _GZIP = b"\x1f\x8b"
+_UNPACKED, _GROWTH = 64 * 1024 * 1024, 20
+"""The bytes to which a file may be unpacked, whatever its size, and how many times its size in any case."""
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
 READ = (
     "read are a list of messages, the body of a request (with 'messages' or 'input'), a file that `condenser sessions"
@@ -91,8 +95,16 @@ def load(path: Path, limit: int | None = None) -> list[Conversation]:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise Unreadable(f"{path}: is no file")  # a pipe or a device may never end
         data = path.read_bytes()
-        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
+        if data.startswith(_GZIP):
+            most = max(_UNPACKED, _GROWTH * len(data))
+            with gzip.open(BytesIO(data)) as packed:
+                data = packed.read(most + 1)
+            if len(data) > most:
+                raise Unreadable(f"{path}: has more than {most:,} bytes unpacked; unpack it first")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: is not UTF-8 text (byte {error.start})") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -135,14 +147,14 @@ def _conversation(place: str, document: Any) -> Conversation:
         except MalformedElement:
             raise Unreadable(f"{place}: {name}[{i}] is no object with a 'role'") from None
     return Conversation(
-        id=str(found.get("id") or place),
+        id=one_line(str(found.get("id") or place)),
         messages=messages,
         tools=found["tools"] if isinstance(found.get("tools"), list) else (),
         questions=list(_questions(found.get("qa"), messages, endpoint)),
         language=str(found.get("lang") or ""),
         endpoint=endpoint,
         members={key: found[key] for key in endpoint.counted_members if key in found and key != "tools"},
-        model=word_at(found, "model"),
+        model=one_line(word_at(found, "model")),
         window=count_at(found, WINDOW),
     )
 

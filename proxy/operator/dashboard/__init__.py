@@ -80,7 +80,9 @@ async def _answered(request: Request, services: Services) -> Response:
     operator, line = await _signed_in_as(cookie, services), request.scope[LINE]
     line.operator, holder = operator.name if operator is not None else UNKNOWN, services.operators.holder
     code = request.query_params.get("code", "")
-    if operator is None and not path and code and await _is_first_use(code, holder.secret, services):
+    # Programs that look at links before a person opens them ask for the head. One who is signed in uses it up too.
+    is_opened = not path and code and request.method == "GET"
+    if is_opened and await _is_first_use(code, holder.secret, services):
         line.operator = holder.name
         return _with_cookie(RedirectResponse("./", HTTPStatus.SEE_OTHER, _HEADERS), request, services, holder)
     if operator is None and (path, request.method) != ("login", "POST"):
@@ -135,9 +137,11 @@ def _cookie_path(request: Request) -> str:
 
 
 async def _signed_in(request: Request, services: Services, form: Form) -> Response:
-    operator = services.operators.by_text(form.get("token", ""))
-    if operator is None or not operator.role:
-        await services.operators.hold_up()
+    def find() -> Operator | None:
+        found = services.operators.by_text(form.get("token", ""))
+        return found if found is not None and found.role else None
+
+    if (operator := await services.operators.judged(find)) is None:
         return _sign_in(request, failed=True)
     request.scope[LINE].operator = operator.name
     return _with_cookie(RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS), request, services, operator)

@@ -40,6 +40,20 @@ def serving(store: Path, *words: str) -> Iterator[str]:
             process.wait(2 * BOUND)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_link_that_signs_in_is_printed_where_only_the_operator_reads_it(tmp_path: Path, alone: bool) -> None:
+    words = ["--single-user"] if alone else []
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0", "--store", f"sqlite:///{tmp_path}/s.db", *words]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = next(line for line in process.stdout if line.startswith("  dashboard "))
+        finally:
+            process.terminate()
+            process.wait(2 * BOUND)
+    assert ("?code=" in line, "`condenser dashboard` prints a link" in line) == (alone, not alone)
+
+
 def note_folder(tmp_path: Path) -> Path:
     return tmp_path / f"condenser-{os.getuid()}"
 

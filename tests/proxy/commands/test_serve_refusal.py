@@ -60,6 +60,14 @@ def test_who_may_use_an_operators_key_is_said_at_the_start(capsys: pytest.Captur
     assert "sk-operator" not in line
 
 
+def test_a_token_that_can_be_guessed_is_said_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    for token, warned in (("1234", True), ("0" * 16, False)):
+        prepare(settings(admin={"token": token}))
+        said = capsys.readouterr().err
+        assert ("admin.token has fewer than 16 characters" in said) is warned
+        assert token not in said
+
+
 def no_database(tmp_path: Path) -> Path:
     path = tmp_path / "s.db"
     path.write_bytes(b"this is no database" * 100)

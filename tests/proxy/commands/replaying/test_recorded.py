@@ -1,5 +1,7 @@
 import gzip
 import json
+import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,21 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, data: bytes 
     with pytest.raises(Unreadable, match=said) as caught:
         load(path)
     assert str(caught.value).startswith(str(path))
+
+
+def test_what_a_file_names_is_shown_without_control_characters(tmp_path: Path) -> None:
+    (read,) = load(written(tmp_path, json.dumps({"id": "a\x1b[2Jb", "model": "m\u202e\n1", "messages": HELLO})))
+    assert (read.id, read.model) == ("a [2Jb", "m  1")
+
+
+def test_no_pipe_is_waited_for_and_no_bomb_is_unpacked(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Unreadable, match="is no file"):
+        load(tmp_path / "pipe")
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = b"".join([packer.compress(b" " * 2**20) for _ in range(65)]) + packer.flush()
+    with pytest.raises(Unreadable, match="67,108,864 bytes unpacked"):
+        load(written(tmp_path, packed))
 
 
 def test_a_file_that_is_not_there_and_a_folder_are_told(tmp_path: Path) -> None:
