@@ -466,7 +466,7 @@ class Dispatcher:
     ) -> JsonReply | Failure:
         """The server's reply to a request, within the model's timeout; the lane learns from its status."""
         spending = Spending(self.budget, caller.tenant) if self.budget is not None else None
-        if spending is not None and await spending.begin(data):
+        if spending is not None and await spending.begin(len(data)):
             return Failure(OVER_BUDGET)
         reply = await self._sent(model, caller, path, data, lane, query)
         if spending is not None and isinstance(reply, JsonReply):

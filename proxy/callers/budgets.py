@@ -18,6 +18,7 @@ from proxy.store.access import Outage, Patience
 from proxy.store.base import UNBOUNDED, Store, StoreError
 
 BYTES_PER_TOKEN = 4  # roughly, of a request that nobody has counted yet
+LONGEST_DEBT = 10  # minutes, of work of which nobody reports what it took
 MINUTE = 60_000  # milliseconds that a budget takes to fill up, which is its unit in the store
 
 
@@ -33,10 +34,10 @@ class TokenBudget:
     timeout: float
     report: Callable[[str], None]  # is called with the name for each request that is not admitted
 
-    async def admit(self, tenant: str, data: bytes) -> Spending:
-        """What a request with this body takes; raises `TokensSpent` if the tenant has no tokens left."""
+    async def admit(self, tenant: str, size: int) -> Spending:
+        """What a request with a body of this size takes; raises `TokensSpent` if the tenant has no tokens left."""
         spending = Spending(self, tenant)
-        if wait := await spending.begin(data):
+        if wait := await spending.begin(size):
             self.report(self.name)
             raise TokensSpent(wait)
         return spending
@@ -66,12 +67,14 @@ class Spending:
     budget: TokenBudget
     tenant: str
     tokens: int = 0
+    estimate: int = 0
 
-    async def begin(self, data: bytes) -> float:
-        """Takes an estimate for a body of at most a minute's tokens; returns the seconds to wait, 0 if it was taken."""
-        estimate = min(len(data) // BYTES_PER_TOKEN, self.budget.per_minute)
-        wait = await self.budget.take(self.tenant, estimate)
-        self.tokens = 0 if wait else estimate
+    async def begin(self, size: int) -> float:
+        """Takes at most a minute's tokens, by the bytes of a body; returns the seconds to wait, 0 if it took them."""
+        self.estimate = min(size // BYTES_PER_TOKEN, LONGEST_DEBT * self.budget.per_minute)
+        taken = min(self.estimate, self.budget.per_minute)
+        wait = await self.budget.take(self.tenant, taken)
+        self.tokens = 0 if wait else taken
         return wait
 
     def update(self, tokens: int) -> None:
@@ -80,6 +83,5 @@ class Spending:
         self.tokens = tokens
 
     def end(self, reported: int, *, is_refused: bool) -> None:
-        """Counts what the upstream has reported, and nothing if it refused the work; else the estimate stands."""
-        if reported or is_refused:
-            self.update(reported)
+        """Counts what the upstream has reported, and nothing if it refused the work; else the whole estimate."""
+        self.update(reported if reported or is_refused else self.estimate)

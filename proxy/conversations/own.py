@@ -29,7 +29,6 @@ from strategies.memory.ranking import message_entries
 MOST_SESSIONS = 32
 """How many sessions are read for a handle that comes without one."""
 LATELY = 3_600.0  # seconds
-_NEWEST = 1_000  # sessions of all tenants among which those used lately are looked for
 _SHOWN = 8
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _log = logging.getLogger(__name__)
@@ -92,9 +91,8 @@ class OwnSessions:
 
     async def _lately(self, tenant: str) -> list[_Found]:
         found: list[_Found] = []
-        for key in await self.stored.in_time(self.stored.store.newest(_NEWEST)):
-            if key.tenant != tenant:
-                continue
+        # One more than may be meant: however many there are, no more is read.
+        for key in await self.stored.in_time(self.stored.store.newest(MOST_SESSIONS + 1, tenant)):
             try:
                 session = await self._loaded(key)
                 if session is not None and _last_used(session) < self.clock() - LATELY:

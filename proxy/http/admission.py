@@ -32,6 +32,7 @@ from proxy import LOGGER
 from proxy.errors import Overloaded
 from proxy.settings import LimitSettings
 
+ASKS_FOR = 30.0  # seconds for which a tenant counts as asking for a place at an upstream
 QUIET = 5.0  # seconds without a refusal after which refusals have ended
 PEAK, KEPT = 16, 4  # bytes of memory for each byte of a body: at most while it is read and condensed, and from then on
 SMALL = 64 * 1024  # bytes of a body that always may come in; the number of connections bounds how many such there are
@@ -133,6 +134,9 @@ class Admission:
     _uploads: int = 0
     _tenants: Counter[str] = field(default_factory=Counter)
     _upstreams: Counter[str] = field(default_factory=Counter)
+    _shares: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those by tenant
+    _asked: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The two tenants that asked for a place at an upstream last, each with when it did."""
     _waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
     _refusals: RefusalLog = field(default_factory=lambda: RefusalLog("requests"))
 
@@ -179,10 +183,16 @@ class Admission:
 
     def enter_upstream(self, place: Place, name: str, most: int) -> None:
         # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.
-        if self._upstreams[name] >= most:
+        now, share, asked = monotonic(), (name, place.tenant), self._asked.setdefault(name, {})
+        others = {tenant: at for tenant, at in asked.items() if tenant != place.tenant}
+        self._asked[name] = {**dict([*others.items()][-1:]), place.tenant: now}
+        # While others ask too, half must be enough, so that each of them finds a free one.
+        mine = max(most // 2, 1) if any(at > now - ASKS_FOR for at in others.values()) else most
+        if self._upstreams[name] >= most or self._shares[share] >= mine:
             raise self._refused(Refusal.UPSTREAM)
         place.upstream = name
         self._upstreams[name] += 1
+        self._shares[share] += 1
 
     def ease(self, place: Place) -> None:
         self._memory += KEPT * place.bytes - place.memory
@@ -194,6 +204,9 @@ class Admission:
         """Gives back all that a request has taken."""
         if place.upstream:
             self._upstreams[place.upstream] -= 1
+            self._shares.subtract([(place.upstream, place.tenant)])
+            if not self._shares[place.upstream, place.tenant]:
+                del self._shares[place.upstream, place.tenant]
         if place.is_taken:
             self._give_back(place)
         self._incoming -= place.bytes

@@ -181,8 +181,11 @@ class Store(Protocol):
         Scans the whole store, so it is for operators and never for a request.
         """
 
-    async def newest(self, count: int) -> list[StoreKey]:
-        """At most `count` of the entries saved last, the newest first; some of them may be gone. Reads no entry."""
+    async def newest(self, count: int, tenant: str = "") -> list[StoreKey]:
+        """At most `count` of the entries saved last, the newest first: of one tenant, or of all ("").
+
+        Some of them may be gone. Reads no entry.
+        """
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes an entry and everything in it. Returns whether it was ever saved."""

@@ -14,7 +14,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<name>}:budget                  empty; lives for as long as is missing from the budget
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
-    condenser:{}:newest                        the entries saved last, sorted by when
+    condenser:{<tenant>}:newest                its entries saved last, sorted by when; of all without a tenant
 
 Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
 get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
@@ -164,8 +164,9 @@ class RedisStore(Store):
         # The tenant may hold characters that are special in a pattern.
         return [key for key in keys if tenant in (None, key.tenant)]
 
-    async def newest(self, count: int) -> list[StoreKey]:
-        command = Command(("ZREVRANGE", _NEWEST, "0", str(count - 1)), _NEWEST)
+    async def newest(self, count: int, tenant: str = "") -> list[StoreKey]:
+        key = _key("newest", tenant)
+        command = Command(("ZREVRANGE", key, "0", str(count - 1)), key)
         return [StoreKey(*_text(named).split(":")) for named in await self._call(self._ask_one(command))]
 
     async def delete(self, key: StoreKey) -> bool:
@@ -192,7 +193,8 @@ class RedisStore(Store):
         values = (write.revision, _ms(write.ttl), room, key.name, write.meta, named, write.journal, JOURNAL, *blocks)
         items = [_chain(key.tenant, digest) for digest in write.index]
         # A script may have keys of one slot only, except on a single server.
-        within = [_NEWEST, *items] if self._client.is_one_server else []
+        newest = [_key("newest", each) for each in ("", key.tenant)]
+        within = [*newest, *items] if self._client.is_one_server else []
         size = await self._ask_one(_script("save", [*_keys(key), *within], *values))
         if size == _STALE:
             return False
@@ -201,7 +203,7 @@ class RedisStore(Store):
         after = [] if self._client.is_one_server else items
         pointers = [Command(("SET", item, key.name, "PX", _ms(write.ttl)), item) for item in after]
         if not self._client.is_one_server:
-            pointers.append(_script("newest", [_NEWEST], named, _ms(write.ttl)))
+            pointers += [_script("newest", [each], named, _ms(write.ttl)) for each in newest]
         await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)])
         return True
 
@@ -308,9 +310,6 @@ _SCRIPTS = {name: _read(name) for name in _NAMES}
 def _key(kind: str, *tag: str) -> str:
     """The name of a key; keys with the same tag are in one slot of a cluster."""
     return f"condenser:{{{':'.join(tag)}}}:{kind}"
-
-
-_NEWEST = _key("newest", "")
 
 
 def _keys(key: StoreKey) -> list[str]:

@@ -1,6 +1,6 @@
 #!lua
--- KEYS: meta, records, standing, blocks, journal, then on a single server newest (as in newest.lua) and entries of the
--- index. ARGV: revision, ttl in ms, room, session, body, the entry as newest names it, an item of the journal ('' for
+-- KEYS: meta, records, standing, blocks, journal, then on a single server newest (as in newest.lua) of all and of the
+-- tenant, and entries of the index. ARGV: revision, ttl in ms, room, session, body, the entry as newest names it, an item of the journal ('' for
 -- none), the most items of it, then digest and block in turns. Compare and set: returns the size of the session if it
 -- was written, with index entries that lead to it. Writes nothing and returns -1 if the revision is stale, -2 if new
 -- blocks would make the session larger than room (below 0: unbounded). A second run finds the revision stale.
@@ -34,11 +34,13 @@ for i = 1, 5 do
 end
 if #KEYS > 5 then
     local time = redis.call('TIME')
-    redis.call('ZADD', KEYS[6], string.format('%d', time[1] * 1000000 + time[2]), ARGV[6])
-    redis.call('ZREMRANGEBYRANK', KEYS[6], 0, -1001)
-    redis.call('PEXPIRE', KEYS[6], ARGV[2])
+    for i = 6, 7 do
+        redis.call('ZADD', KEYS[i], string.format('%d', time[1] * 1000000 + time[2]), ARGV[6])
+        redis.call('ZREMRANGEBYRANK', KEYS[i], 0, -1001)
+        redis.call('PEXPIRE', KEYS[i], ARGV[2])
+    end
 end
-for i = 7, #KEYS do
+for i = 8, #KEYS do
     redis.call('SET', KEYS[i], ARGV[4], 'PX', ARGV[2])
 end
 return bytes + #ARGV[5]

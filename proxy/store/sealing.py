@@ -106,8 +106,8 @@ class SealedStore:
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         return [key for key in await (await self._checked()).keys(tenant) if key != CHECK]
 
-    async def newest(self, count: int) -> list[StoreKey]:
-        found = await (await self._checked()).newest(count + 1)
+    async def newest(self, count: int, tenant: str = "") -> list[StoreKey]:
+        found = await (await self._checked()).newest(count + 1, tenant)
         return [key for key in found if key != CHECK][:count]
 
     async def delete(self, key: StoreKey) -> bool:

@@ -282,12 +282,12 @@ class SqliteStore(Store):
         return [StoreKey(*row) for row in self._rows(select, now, tenant)]
 
     @_job
-    def newest(self, now: float, count: int) -> list[StoreKey]:
+    def newest(self, now: float, count: int, tenant: str = "") -> list[StoreKey]:
         # A save, and a record of the same turn, renews the life by `store.ttl`, so the last to expire was written last.
         # After a change of that setting the order is right when the entries written before it have expired.
         select = "SELECT tenant, session FROM sessions WHERE expires_at > ? AND revision > 0"
-        select += " ORDER BY expires_at DESC LIMIT ?"
-        return [StoreKey(*row) for row in self._rows(select, now, count)]
+        select += f"{' AND tenant = ?' if tenant else ''} ORDER BY expires_at DESC LIMIT ?"
+        return [StoreKey(*row) for row in self._rows(select, now, *([tenant] if tenant else []), count)]
 
     @_job
     def delete(self, now: float, key: StoreKey) -> bool:

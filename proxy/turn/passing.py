@@ -23,7 +23,7 @@ from proxy.reasons import Action, Reason
 from proxy.servers.discovery import LIST_PATH, MAX_BYTES
 from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.servers.upstream.choice import Destination, destination_of
-from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body
+from proxy.turn.reading import READ_WHOLE, AdmittedRequest, ClientGone, PassOn, admit, receive_body, spend_bytes
 from proxy.turn.relay import Relay
 from proxy.values import json_or_none, word_at
 
@@ -57,13 +57,13 @@ class PassThrough:
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
         own_headers = _note_bypass(admitted, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-        return await _forward(admitted, own_headers)
+        return await _forward(admitted, own_headers, is_counted=is_bypassed)
 
 
 async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
     """Forwards a request to a condensed endpoint that is not read; returns the app that relays the reply."""
     own_headers = _note_bypass(admitted, unread.reason)
-    return await _forward(admitted, own_headers, unread)
+    return await _forward(admitted, own_headers, unread, is_counted=True)
 
 
 def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, s
 
 
 async def _forward(
-    admitted: AdmittedRequest, own_headers: list[tuple[str, str]], unread: PassOn | None = None
+    admitted: AdmittedRequest, own_headers: list[tuple[str, str]], unread: PassOn | None = None, *, is_counted: bool
 ) -> ASGIApp:
     """The app that relays the reply. A long unread body is streamed, with its content length if the client sent one."""
     scope, client, received, started = admitted.scope, admitted.client, admitted.scope["headers"], perf_counter()
@@ -95,6 +95,9 @@ async def _forward(
         headers = [pair for pair in headers if pair[0] != ENCODING]
     if length is not None and not isinstance(content, bytes):
         headers += [(b"content-length", length.encode())]
+    if is_counted:
+        stated = int(length[:20]) if length is not None and length.isdigit() else 0
+        await spend_bytes(admitted, len(content) if isinstance(content, bytes) else stated, admitted.owner.tenant)
     await admitted.place.take(is_upload=not isinstance(content, bytes))
     admitted.place.ease()
 

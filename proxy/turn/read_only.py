@@ -23,7 +23,16 @@ from proxy.reasons import Reason
 from proxy.turn.drive import decide
 from proxy.turn.ends import own_reply, serve_compaction
 from proxy.turn.passing import pass_on_unread
-from proxy.turn.reading import AdmittedRequest, ClientGone, PassOn, admit, as_it_came, read_request, require_history
+from proxy.turn.reading import (
+    AdmittedRequest,
+    ClientGone,
+    PassOn,
+    admit,
+    as_it_came,
+    read_request,
+    require_history,
+    spend,
+)
 from proxy.turn.relay import Relay
 from proxy.turn.sending import headers_of, note_answer, posted
 
@@ -53,6 +62,7 @@ class ReadOnly:
         try:
             asked = await read_request(self.endpoint, came)
             with came.client.unless_gone():
+                await spend(came, asked)
                 return await self._answer(asked._replace(until_answered=None), came)
         except CredentialUnproven:
             if asked.controls.dry_run:

@@ -182,6 +182,7 @@ class AdmittedRequest:
     until_answered: AsyncExitStack = field(default_factory=AsyncExitStack)  # what is held until the reply has been sent
     at_end: list[Callable[[], None]] = field(default_factory=list)  # what is done when it has ended, the last one first
     is_replying: bool = False
+    has_spent: bool = False  # whether its tokens are counted
 
     async def answer(self, app: ASGIApp) -> None:
         """Sends the reply."""
@@ -217,14 +218,20 @@ async def spend(came: AdmittedRequest, asked: ClientRequest) -> None:
 
     What was really spent is counted when the request ends.
     """
+    if came.services.token_budget is not None and not asked.controls.dry_run:
+        # Only the upstream can check what a login says: before that, it spends nothing of the tenant that it names.
+        await spend_bytes(came, len(asked.body.data), asked.tenant if asked.trust.accepted else came.owner.tenant)
+
+
+async def spend_bytes(came: AdmittedRequest, size: int, tenant: str) -> None:
+    """The same for a request of which no more is known than the size of its body; once for each request."""
     budget, line = came.services.token_budget, came.line
-    if budget is None or asked.controls.dry_run:
+    if budget is None or came.has_spent:
         return
-    # Only the upstream can check what a login says: before that, it spends nothing of the tenant that it names.
-    spending = await budget.admit(asked.tenant if asked.trust.accepted else came.owner.tenant, asked.body.data)
+    spending, came.has_spent = await budget.admit(tenant, size), True
 
     def end() -> None:
-        turn, reported, is_refused = line.turn, 0, bool(line.error)
+        turn, reported, is_refused = line.turn, 0, bool(line.error) or (line.status or 0) >= HTTPStatus.BAD_REQUEST
         if turn is not None:
             rounds, record = turn.sent.rounds, turn.record
             reported = turn.reply.spent or (rounds.spent_tokens if rounds else 0)

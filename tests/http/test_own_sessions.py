@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.conversations.own import MOST_SESSIONS
 from tests.support import wire
 from tests.support.replies import error
 from tests.support.stage import Stage, agent, body_of, controls, proxy_with_upstream
@@ -85,6 +86,17 @@ def test_where_several_sessions_can_be_meant_the_caller_names_one(stage: Stage) 
         assert (answer.status, problem["code"], problem["param"]) == (400, "ambiguous_session", "session")
         assert problem["message"].endswith("name one in 'session': t, s.")
         assert asked(stage, action, {**members, "session": "t"}, MINE).json()["session"] == "t"
+
+
+def test_another_tenants_many_sessions_hide_none_of_mine(stage: Stage) -> None:
+    handle, _ = masked(stage, "s", MINE)
+    other = replace(stage, key=OTHERS, sent=[])
+    for number in range(MOST_SESSIONS + 2):
+        other.ask([{"role": "user", "content": "Hi."}], controls(session=f"t{number}"))
+    stage.proxy.quiet()
+    assert asked(stage, "expand", {"handle": handle}, MINE).json()["session"] == "s"
+    crowded = asked(stage, "expand", {"handle": handle}, OTHERS).json()["error"]
+    assert (crowded["code"], crowded["message"].count(", t")) == ("ambiguous_session", 7)
 
 
 def test_one_of_several_workers_knows_what_another_has_served() -> None:

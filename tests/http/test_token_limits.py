@@ -105,6 +105,43 @@ def test_what_the_upstream_reports_counts_and_what_it_refuses_does_not(tmp_path:
         assert ask(proxy).status == 429
 
 
+COMPACT, COUNT = "/v1/responses/compact", "/v1/messages/count_tokens"
+LONG = "x" * 9_000
+OTHERS: dict[str, tuple[str, dict[str, Any], list[tuple[str, str]]]] = {
+    "compaction": (COMPACT, {"model": "m", "input": [{"role": "user", "content": LONG}]}, []),
+    "counting": (COUNT, {**HI, "messages": [{"role": "user", "content": LONG}]}, []),
+    "embeddings": ("/v1/embeddings", {"model": "m", "input": LONG}, []),
+    "completions": ("/v1/completions", {"model": "m", "prompt": LONG}, []),
+    "images": ("/v1/images/generations", {"model": "m", "prompt": LONG}, []),
+    "an unread body": (CHAT, {**HI, "messages": LONG}, [("Content-Encoding", "compress")]),
+    "a history at the server": (RESPONSES, {"model": "m", "input": LONG, "previous_response_id": "resp_1"}, []),
+    "a long upload": ("/v1/audio/transcriptions", {"file": LONG * 200}, []),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_not_condensed_counts_by_its_length_unless_it_is_refused(kind: str) -> None:
+    path, body, headers = OTHERS[kind]
+    limits = {"tokens_per_minute": 600}
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, limits=limits) as proxy:
+
+        def asked() -> int:
+            key = ("Authorization", "Bearer sk-anna")
+            answer = wire.post_json(proxy.url, path, body, [key, *headers])
+            proxy.quiet()
+            return answer.status
+
+        upstream.reply(json_reply({"error": {"message": "no"}}, status=400))
+        assert asked() == 400
+        upstream.reply(json_reply({"object": "list", "data": []}))
+        assert asked() == 200
+        before = len(upstream.journal)
+        assert asked() == 429
+        assert ask(proxy).status == 429
+        assert len(upstream.journal) == before
+        assert ask(proxy, key="sk-bert").status == 200
+
+
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_every_round_of_a_search_counts(is_broken: bool) -> None:
     with remembering(limits={"tokens_per_minute": 100_000}) as stage:

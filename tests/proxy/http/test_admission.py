@@ -51,6 +51,38 @@ async def test_a_tenant_that_has_all_its_places_keeps_no_other_waiting() -> None
     again.cancel()
 
 
+async def test_nobody_has_more_than_half_of_an_upstream_while_others_ask() -> None:
+    refused: list[Refusal] = []
+    door = admission(9, refused=refused)
+
+    def at_upstream(tenant: str, name: str = "one", most: int = 4) -> Place | None:
+        place = door.place(tenant)
+        try:
+            place.enter_upstream(name, most)
+        except Overloaded:
+            return None
+        return place
+
+    alone = [at_upstream("a") for _ in range(5)]
+    assert alone[4] is None
+    assert at_upstream("b") is None  # none is free, but from now on it asks
+    for place in alone[:3]:
+        assert place is not None
+        place.leave()
+    again = at_upstream("a")
+    assert again is not None
+    assert at_upstream("a") is None
+    theirs = [at_upstream("b") for _ in range(3)]
+    assert [each is not None for each in theirs] == [True, True, False]
+    assert all(at_upstream("a", "other") is not None for _ in range(4))
+    assert all(each is Refusal.UPSTREAM for each in refused)
+    small = at_upstream("a", "small", 1)
+    assert small is not None
+    assert at_upstream("b", "small", 1) is None
+    small.leave()
+    assert at_upstream("b", "small", 1) is not None
+
+
 async def test_a_refusal_says_when_to_come_back() -> None:
     refused: list[Refusal] = []
     door = admission(1, refused=refused, queue=1, queue_timeout=0.01)

@@ -127,6 +127,15 @@ async def test_the_newest_are_those_saved_last(stage: Stage) -> None:
     assert len(await stage.store.newest(1)) == 1
 
 
+async def test_the_newest_of_a_tenant_are_found_however_many_another_has_saved(stage: Stage) -> None:
+    await stage.store.save(stage.key("mine"), write(ttl=TTL))
+    others = [StoreKey(f"{stage.tenant}x", f"s{number}") for number in range(1_001)]
+    for after, key in enumerate(others, 1):
+        await stage.store.save(key, write(ttl=TTL + after))
+    assert await stage.store.newest(9, stage.tenant) == [stage.key("mine")]
+    assert await stage.store.newest(2, others[0].tenant) == others[:-3:-1]
+
+
 async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r1", b"first", TTL)
