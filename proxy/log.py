@@ -21,13 +21,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
 from proxy import LOGGER
+from proxy.bodies.measure import Precision
 from proxy.condensing import account
 from proxy.conversations.requests import RequestRecord
+from proxy.conversations.session import MAIN, MAX_MODEL_NAME
 from proxy.conversations.totals import MILLION
 from proxy.errors import CLIENT_CLOSED_REQUEST, UpgradeRefused
 from proxy.protocols.endpoint import Endpoint
 from proxy.quoting import label, printable
-from proxy.reasons import Action
+from proxy.reasons import Action, Trigger
 from proxy.settings import LogSettings
 
 if TYPE_CHECKING:
@@ -145,6 +147,23 @@ class RequestLine:
         if status >= HTTPStatus.BAD_REQUEST:
             found[f"error_{self.error}" if self.error else f"status_{status}"] = 1
         return found
+
+    def refused(self, now: float) -> RequestRecord:
+        """The record of a request that has ended without a turn."""
+        return RequestRecord(
+            at=now - self.seconds,
+            branch=MAIN,
+            action=Action.BYPASSED,
+            trigger=Trigger.NONE,
+            condensation="",
+            before=0,
+            after=0,
+            precision=Precision.ESTIMATE,
+            status=self.status or CLIENT_CLOSED_REQUEST,
+            milliseconds=round(self.seconds * 1000),
+            model=(self.model or "")[:MAX_MODEL_NAME],
+            window=None,
+        )
 
     @property
     def trace_id(self) -> str | None:

@@ -38,6 +38,7 @@ from proxy.condensing.traits import DECODERS
 from proxy.conversations.admin import Admin, MemoryAdmin
 from proxy.conversations.histories import Histories
 from proxy.conversations.keeping import Keeper
+from proxy.conversations.noted import NO_SESSION, NOTED, NotedRequest
 from proxy.conversations.own import OwnSessions
 from proxy.conversations.recognition import Recogniser
 from proxy.conversations.stored import StoredSessions
@@ -178,13 +179,19 @@ class Services:
 
     def note(self, line: RequestLine) -> None:
         """Counts a request that has ended."""
-        amounts, turn = line.amounts(), line.turn
+        amounts, turn, key = line.amounts(), line.turn, NO_SESSION
         if turn is not None and turn.sent.stores:
-            self.sums.used[turn.sent.decision.context.recognised.key] = None
+            key = turn.sent.decision.context.recognised.key
+            self.sums.used[key] = None
             if len(self.sums.used) > MAX_USED:
                 self.sums.used.pop(next(iter(self.sums.used)))
         self.telemetry.record(line, amounts)
         self.sums.note(amounts)
+        if rings := [name for name, amount in NOTED.items() if amounts.get(amount)]:
+            record = turn.record if turn is not None else None
+            noted = NotedRequest(key, record or line.refused(self.clock()))
+            for ring in rings:
+                self.sums.noted[ring].append(noted)
         if self.tracing is not None:
             self.tracing.end(line, self.telemetry.model_of(line))
 

@@ -37,6 +37,7 @@ from proxy.asking import FinishedCall
 from proxy.asking.dispatch import CANCELLED
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision
+from proxy.conversations.noted import NOTED, NotedRequest, noted_in
 from proxy.conversations.requests import in_millionths
 from proxy.conversations.stored import StoredSessions
 from proxy.conversations.totals import MILLION
@@ -46,7 +47,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.figures import Figures
 from proxy.servers.windows import Window
 from proxy.settings.tables import BUNDLED_CURRENCY
-from proxy.store.base import StoreError, StoreKey
+from proxy.store.base import RING, StoreError, StoreKey
 from strategies.core.economics import Advice, Prices
 from strategies.core.effects import Votes
 
@@ -393,7 +394,8 @@ class Sums:
 
     Each replica adds to the sums in the store, and has its own since it started (`total`). `prices` are those of a
     model, None if they are not known; `clock` gives seconds since the epoch. What the store does not take is kept
-    until it does; a slot whose sum is no sum in the store is dropped, because it would fail for ever.
+    until it does; a slot whose sum is no sum in the store is dropped, because it would fail for ever. What some of these
+    figures count is noted in rings (`proxy/conversations/requests.py`).
     """
 
     def __init__(
@@ -406,6 +408,7 @@ class Sums:
         self._stored, self._tasks, self._clock, self._prices = stored, tasks, clock, prices
         self.started = clock()
         self.total: Tally[str] = Tally()
+        self.noted: dict[str, list[NotedRequest]] = {name: [] for name in NOTED}  # what waits for its ring
         self.used: dict[StoreKey, None] = {}  # the sessions that this replica has served, at most `MAX_USED`
         self._waiting: dict[int, Tally[str]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -451,6 +454,23 @@ class Sums:
                 if slot * SLOT > self._clock() - KEPT and not is_lost:
                     self._waiting.setdefault(slot, Tally()).update(found)
 
+        for ring in NOTED:
+            noted, self.noted[ring] = self.noted[ring], []
+            try:
+                if noted:
+                    items = [each.encoded() for each in noted]
+                    await self._stored.in_time(self._stored.store.push(_ring_of(ring), items, KEPT))
+            except StoreError as error:
+                self._stored.outage.failed("requests were not noted", error)
+                self.noted[ring] = [*noted, *self.noted[ring]][-RING:]
+
+    async def noted_in(self, ring: str, since: float) -> list[NotedRequest]:
+        """The requests of a ring that have ended since then, newest first; raises `StoreError`."""
+        await self.write()
+        items = await self._stored.in_time(self._stored.store.ring(_ring_of(ring)))
+        found = [each for each in noted_in(items) if each.record.ended >= since * 1000]
+        return sorted(found, key=lambda each: -each.record.at)
+
     async def since(self, seconds: int) -> list[tuple[int, Tally[str]]]:
         """For each slot of the last `seconds` that has requests: when it began, and its sums. Raises `StoreError`."""
         await self.write()
@@ -467,6 +487,10 @@ class Sums:
                 if slot >= first:
                     slots.setdefault(slot, Tally())[name] += amount
         return [(slot * SLOT, slots[slot]) for slot in sorted(slots)]
+
+
+def _ring_of(name: str) -> str:
+    return f"requests-{name}"
 
 
 def _sum_of(hour: int) -> str:

@@ -40,7 +40,6 @@ from strategies.dialects import DIALECTS
 from strategies.memory.ranking import Hit, Index, card_entry, expanded, message_entries
 
 Document = dict[str, Any]
-_MAX_OF_SESSION = 200  # requests of one session in a list of many
 
 
 class ShownSession(NamedTuple):
@@ -72,35 +71,35 @@ class Admin:
 
     async def list_newest(self, count: int, skipped: int = 0) -> Document:
         """A row for each of the sessions that were saved last, except the newest `skipped`; reads no other."""
-        keys = await self._stored.in_time(self._stored.store.newest(skipped + count))
-        return await self._listed(keys[skipped:])
+        return await self._listed((await self.newest(skipped + count))[skipped:])
 
-    async def newest_requests(self, count: int) -> list[tuple[Document, RequestRecord]]:
-        """The newest requests of the sessions that were saved last, each with the row of its session."""
-        found: list[tuple[Document, RequestRecord]] = []
-        async for key, session in self._each_session(await self._stored.in_time(self._stored.store.newest(count))):
-            if session is not None:
-                items = await self._stored.in_time(self._stored.store.journal(key))
-                row = self._row(key, session)
-                found += [(row, record) for record in unpacked_all(items[-_MAX_OF_SESSION:], session)]
-        return found
+    async def newest(self, count: int) -> list[StoreKey]:
+        """The keys of the sessions that were saved last."""
+        return await self._stored.in_time(self._stored.store.newest(count))
+
+    def names_of(self, name: str) -> set[str]:
+        """The names of the sessions that a person or a client calls so."""
+        return {name, *(session_key(name, dialect) for dialect in (*DIALECTS, SCOPE))}
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
         keys = await self._keys(tenant)
         if name is not None:
-            names = {name, *(session_key(name, dialect) for dialect in (*DIALECTS, SCOPE))}
-            keys = [key for key in keys if key.name in names]
+            keys = [key for key in keys if key.name in self.names_of(name)]
         return await self._listed(keys)
 
     async def _listed(self, keys: Iterable[StoreKey]) -> Document:
-        loaded = [pair async for pair in self._each_session(keys)]
-        rows = [self._row(key, session) for key, session in loaded if session is not None]
+        loaded = [pair async for pair in self.each_session(keys)]
+        rows = [self.row(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
 
-    def _row(self, key: StoreKey, session: Session) -> Document:
+    async def requests_of(self, key: StoreKey, session: Session) -> list[RequestRecord]:
+        """The recorded requests of a session, oldest first."""
+        return unpacked_all(await self._stored.in_time(self._stored.store.journal(key)), session)
+
+    def row(self, key: StoreKey, session: Session) -> Document:
         return {**_summary(key, session), "tenant_name": self._name_of(key.tenant)}
 
     async def _keys(self, tenant: str | None) -> list[StoreKey]:
@@ -252,7 +251,7 @@ class Admin:
     async def stats(self) -> Document:
         totals: Tally[str] = Tally()
         tenants: set[str] = set()
-        async for key, session in self._each_session(await self._stored.store.keys()):
+        async for key, session in self.each_session(await self._stored.store.keys()):
             if session is not None and session.source != SCOPE:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
@@ -262,7 +261,7 @@ class Admin:
         names = (*counted, *own, "prompt_tokens", "cached_tokens", "completion_tokens")
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
-    async def _each_session(self, keys: Iterable[StoreKey]) -> AsyncIterator[tuple[StoreKey, Session | None]]:
+    async def each_session(self, keys: Iterable[StoreKey]) -> AsyncIterator[tuple[StoreKey, Session | None]]:
         """Every saved session, read one at a time so that requests can run in between; None for a broken one."""
         for key in keys:
             try:

@@ -65,6 +65,11 @@ class RequestRecord(NamedTuple):
         return self.is_answered and not self.fits and self.after < self.before
 
     @property
+    def ended(self) -> int:
+        """When its reply ended, which is when it was counted; in milliseconds since the epoch, as it is packed."""
+        return round(self.at * 1000) + self.milliseconds
+
+    @property
     def saved(self) -> int:
         """The tokens that were saved; none where nobody could have spent them. Negative if memory added more."""
         return self.before - self.after if self.is_answered and self.fits else 0

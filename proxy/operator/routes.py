@@ -23,7 +23,8 @@ from starlette.responses import JSONResponse, Response
 
 from proxy import VERSION
 from proxy.callers.operators import UNKNOWN, Operator, Operators
-from proxy.conversations.admin import MAX_HITS, TOP_K, Document
+from proxy.conversations.admin import MAX_HITS, TOP_K, Document, request_document
+from proxy.conversations.noted import NOTED
 from proxy.conversations.own import OwnSessions
 from proxy.conversations.session import MAIN
 from proxy.errors import BadRequest, BodyTooLarge, CredentialUnproven, NotPermitted, error_body
@@ -243,12 +244,17 @@ async def _json_body(request: Request) -> object:
         raise BadRequest("The request body is no JSON.") from None
 
 
-async def _sums(call: Call) -> Answer:
-    """The sums of the last hours, one row for each slot that has requests, and those of this replica."""
-    hours, sums = call.query.get("hours", "24"), call.services.sums
+def _hours(call: Call) -> int:
+    hours = call.query.get("hours", "24")
     if not _NUMBER.fullmatch(hours) or not 0 < int(hours) * 3600 <= KEPT:
         raise BadRequest(f"'hours' must be a number from 1 to {KEPT // 3600}.", param="hours")
-    rows = [{"at": at, **found} for at, found in await sums.since(int(hours) * 3600)]
+    return int(hours)
+
+
+async def _sums(call: Call) -> Answer:
+    """The sums of the last hours, one row for each slot that has requests, and those of this replica."""
+    sums = call.services.sums
+    rows = [{"at": at, **found} for at, found in await sums.since(_hours(call) * 3600)]
     replica = {"started": sums.started, **sums.total}
     return {
         "object": "sums",
@@ -258,6 +264,16 @@ async def _sums(call: Call) -> Answer:
         "used": list(sums.used),
         "data": rows,
     }
+
+
+async def _requests(call: Call) -> Answer:
+    """The requests that a figure of the sums counts, newest first."""
+    show, hours = call.query.get("show", ""), _hours(call)
+    if show not in NOTED:
+        raise BadRequest(f"'show' must be one of {', '.join(NOTED)}.", param="show")
+    noted = await call.services.sums.noted_in(show, call.services.clock() - hours * 3600)
+    rows = [{**each.key._asdict(), **request_document(each.record)} for each in noted]
+    return {"object": "list", "data": rows}
 
 
 async def _sessions(call: Call) -> Answer:
@@ -374,6 +390,7 @@ _OWN: Mapping[str, Callable[[OwnSessions, str, object], Awaitable[Document]]] = 
 
 _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "sums": {"GET": _sums},
+    "requests": {"GET": _requests},
     "arrivals": {"GET": _arrivals},
     "known": {"GET": _known},
     "stats": {"GET": lambda call: call.services.admin.stats()},

@@ -15,6 +15,8 @@ Every key contains the tenant, so no call can reach another tenant's data. Each 
 that an entry has. Only their writers know the meaning of entries (here, sessions); in the keys of Redis, the SQL
 and error messages, which are older than this distinction, an entry is called a session.
 
+A ring belongs to none either: it keeps the newest `RING` of the items that were appended to it, for a time.
+
 Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be
 lost, so it must be something that can be learned again.
 
@@ -167,6 +169,12 @@ class Store(Protocol):
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
         """The amounts of these sums, in order; no amounts for one that does not exist, and none that is no number."""
 
+    async def push(self, name: str, items: Sequence[bytes], ttl: int) -> None:
+        """Appends items to a ring, of which the newest `RING` are kept for `ttl` seconds. Names are as in `claim`."""
+
+    async def ring(self, name: str) -> list[bytes]:
+        """The items of a ring, oldest first."""
+
     async def spend(self, name: str, amount: int, most: int) -> int:
         """Takes milliseconds from a budget of `most`, which gets one back in each; returns 0, or how long it is empty.
 
@@ -216,6 +224,7 @@ class KeptBytes(Store, Protocol):
 
 
 JOURNAL = 2_000  # maximum number of items in a journal
+RING = 5_000  # maximum number of items in a ring
 UNBOUNDED = -1  # the value of `room` that stands for no bound
 
 

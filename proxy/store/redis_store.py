@@ -11,6 +11,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<tenant>:<name>}:claim          its holder
     condenser:{<name>}:fact                    the fact
     condenser:{<name>}:sum                     hash: amounts by name
+    condenser:{<name>}:ring                    list of items; it lives as long as its newest one
     condenser:{<name>}:budget                  empty; lives for as long as is missing from the budget
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
@@ -46,6 +47,7 @@ from proxy.store.base import (
     JOURNAL,
     MOST_MISSING,
     MOST_SUMMED,
+    RING,
     FindResult,
     Part,
     Quotas,
@@ -149,6 +151,14 @@ class RedisStore(Store):
         return [
             {name: int(value) for name, value in _mapping(pairs).items() if _NUMBER.fullmatch(value)} for pairs in found
         ]
+
+    async def push(self, name: str, items: Sequence[bytes], ttl: int) -> None:
+        # An item more than a ring has room for would be dropped at once; a command has no room for any number.
+        await self._call(self._ask_one(_script("push", [_key("ring", name)], _ms(ttl), RING, *items[-RING:])))
+
+    async def ring(self, name: str) -> list[bytes]:
+        key = _key("ring", name)
+        return list(await self._call(self._ask_one(Command(("LRANGE", key, "0", "-1"), key))))
 
     async def spend(self, name: str, amount: int, most: int) -> int:
         return int(
@@ -303,7 +313,7 @@ def _read(name: str) -> tuple[str, str]:
 
 
 _OF_ENTRIES = ("load", "save", "put_record", "stand", "swap", "journal", "delete", "usage", "newest")
-_NAMES = (*_OF_ENTRIES, "claim", "add", "spend")
+_NAMES = (*_OF_ENTRIES, "claim", "add", "push", "spend")
 _SCRIPTS = {name: _read(name) for name in _NAMES}
 
 

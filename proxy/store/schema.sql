@@ -59,6 +59,10 @@ CREATE TABLE claims (
 
 CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID;
 
+CREATE TABLE rings (number INTEGER PRIMARY KEY, name TEXT NOT NULL, item BLOB NOT NULL, expires_at REAL NOT NULL);
+
+CREATE INDEX rings_by_name ON rings (name, number);
+
 CREATE TABLE sums (
     name TEXT NOT NULL,
     amount TEXT NOT NULL,

@@ -100,6 +100,12 @@ class SealedStore:
     async def sums(self, names: Sequence[str]) -> list[dict[str, int]]:
         return await (await self._checked()).sums(names)
 
+    async def push(self, name: str, items: Sequence[bytes], ttl: int) -> None:
+        await (await self._checked()).push(name, [self._seal(item, "ring", name) for item in items], ttl)
+
+    async def ring(self, name: str) -> list[bytes]:
+        return [self._open(item, "ring", name) for item in await (await self._checked()).ring(name)]
+
     async def spend(self, name: str, amount: int, most: int) -> int:
         return await (await self._checked()).spend(name, amount, most)
 

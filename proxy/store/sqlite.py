@@ -43,6 +43,7 @@ from proxy.store.base import (
     JOURNAL,
     MOST_MISSING,
     MOST_SUMMED,
+    RING,
     UNBOUNDED,
     FindResult,
     Part,
@@ -257,28 +258,22 @@ class SqliteStore(Store):
 
     @_job
     def journal(self, now: float, key: StoreKey) -> list[tuple[int, bytes]]:
-        select = (
-            "SELECT number, item FROM journal JOIN sessions ON sessions.id = session_id"
-            " WHERE tenant = ? AND session = ? AND expires_at > ? ORDER BY number"
-        )
+        select = "SELECT number, item FROM journal JOIN sessions ON sessions.id = session_id"
+        select += " WHERE tenant = ? AND session = ? AND expires_at > ? ORDER BY number"
         return self._rows(select, *key, now)
 
     @_job
     def find(self, now: float, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         read = {name: self._load(now, StoreKey(tenant, name)) for name in likely}
-        select = (
-            "SELECT digest, session FROM chain"
-            " WHERE tenant = ? AND digest IN (SELECT value FROM json_each(?)) AND expires_at > ?"
-        )
-        rows = self._rows(select, tenant, dumps(list(digests)), now) if digests else []
+        select = "SELECT digest, session FROM chain WHERE tenant = ? AND expires_at > ?"
+        select += " AND digest IN (SELECT value FROM json_each(?))"
+        rows = self._rows(select, tenant, now, dumps(list(digests))) if digests else []
         return FindResult(dict(rows), {name: snapshot for name, snapshot in read.items() if snapshot is not None})
 
     @_job
     def keys(self, now: float, tenant: str | None = None) -> list[StoreKey]:
-        select = (
-            "SELECT tenant, session FROM sessions"
-            " WHERE expires_at > ? AND tenant = coalesce(?, tenant) ORDER BY tenant, session"
-        )
+        select = "SELECT tenant, session FROM sessions WHERE expires_at > ? AND tenant = coalesce(?, tenant)"
+        select += " ORDER BY tenant, session"
         return [StoreKey(*row) for row in self._rows(select, now, tenant)]
 
     @_job
@@ -343,6 +338,23 @@ class SqliteStore(Store):
         for name, amount, value in self._rows(select, now, dumps(list(names))):
             found[name][amount] = value
         return [found[name] for name in names]
+
+    @_job
+    def push(self, now: float, name: str, items: Sequence[bytes], ttl: int) -> None:
+        self._purge_at_times(now)
+        with _transaction(self._connection, "IMMEDIATE"):
+            insert = "INSERT INTO rings (name, item, expires_at) VALUES (?, ?, ?)"
+            self._connection.executemany(insert, [(name, item, now + ttl) for item in items])
+            self._rows(
+                "DELETE FROM rings WHERE name = ? AND number <="
+                " (SELECT number FROM rings WHERE name = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                *(name, name, RING),
+            )
+
+    @_job
+    def ring(self, now: float, name: str) -> list[bytes]:
+        rows = self._rows("SELECT item FROM rings WHERE name = ? AND expires_at > ? ORDER BY number", name, now)
+        return [item for (item,) in rows]
 
     @_job
     def spend(self, now: float, name: str, amount: int, most: int) -> int:
@@ -412,6 +424,7 @@ class SqliteStore(Store):
             self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
             self._rows("DELETE FROM claims WHERE expires_at <= ?", now)
             self._rows("DELETE FROM sums WHERE expires_at <= ?", now)
+            self._rows("DELETE FROM rings WHERE expires_at <= ?", now)
         has_removed = self._connection.total_changes > before
         self._is_log_stale |= has_removed
         return has_removed
@@ -487,7 +500,7 @@ def _reason(error: Exception) -> str:
 
 # -- the file ------------------------------------------------------------------------------------------------------
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
 

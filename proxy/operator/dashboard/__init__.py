@@ -30,6 +30,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.callers.operators import UNKNOWN, Operator
 from proxy.controls import Controls
 from proxy.conversations.admin import ShownSession
+from proxy.conversations.noted import NOTED, newest_requests, with_sessions
 from proxy.conversations.totals import notices, sentence
 from proxy.errors import BadRequest
 from proxy.log import LINE
@@ -256,12 +257,7 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
         case [""]:
             return await _overview(request, services, form)
         case ["requests"]:
-            listed = [overview.ListedRequest(row, each) for row, each in await admin.newest_requests(_LISTED)]
-            show, words, number = query.get("show", ""), query.get("q", ""), _page_number(query)
-            found = overview.requests(listed, show, words)
-            shown = found[(number - 1) * overview.LISTED : number * overview.LISTED]
-            values = {"rows": shown, "count": len(found), "page": number, "size": overview.LISTED, "sessions": _LISTED}
-            return _page("requests.html", request, form, show=show, q=words, shows=overview.SHOWS, **values)
+            return await _requests(request, services, form)
         case ["sessions"]:
             is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
             number = _page_number(query)
@@ -287,10 +283,38 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
     raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
-async def _overview(request: Request, services: Services, form: str) -> Response:
-    name = request.query_params.get("range", "24h")
-    if name not in overview.RANGES:
+async def _requests(request: Request, services: Services, form: str) -> Response:
+    query, admin, size = request.query_params, services.admin, overview.LISTED
+    show, words, number, within = query.get("show", ""), query.get("q", ""), _page_number(query), _range(query, "")
+    here = slice((number - 1) * size, number * size)
+    if show in NOTED:
+        noted = await services.sums.noted_in(show, overview.begin(within, services.clock()))
+        meant = [(word.lower(), admin.names_of(word)) for word in words.split()]
+        kept = [
+            each
+            for each in noted
+            if all(word in each.record.model.lower() or each.key.name in names for word, names in meant)
+        ]
+        count, pairs = len(kept), await with_sessions(admin, kept[here])
+        shown = [overview.ListedRequest(row, each) for row, each in pairs]
+    else:
+        listed = [overview.ListedRequest(row, each) for row, each in await newest_requests(admin, _LISTED)]
+        found = overview.requests(listed, words)
+        count, shown = len(found), found[here]
+    values: dict[str, Any] = {"rows": shown, "count": count, "page": number, "size": size, "sessions": _LISTED}
+    values |= {"show": show, "q": words, "range": within}
+    return _page("requests.html", request, form, shows=overview.SHOWS, **values)
+
+
+def _range(query: Mapping[str, str], default: str) -> str:
+    name = query.get("range") or default
+    if name and name not in overview.RANGES:
         raise BadRequest(f"'range' must be one of {', '.join(overview.RANGES)}.", param="range")
+    return name
+
+
+async def _overview(request: Request, services: Services, form: str) -> Response:
+    name = _range(request.query_params, "24h")
     seconds, _ = overview.RANGES[name]
     shown = overview.in_range(name, await services.sums.since(seconds), services.clock())
     listed, ready = await services.admin.list_newest(overview.NEWEST), await readiness(services)

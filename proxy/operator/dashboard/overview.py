@@ -34,10 +34,18 @@ class Range(NamedTuple):
     requests: str
 
 
+def begin(name: str, now: float) -> int:
+    """Where a range begins, in seconds; 0 without a range."""
+    if not name:
+        return 0
+    seconds, step = RANGES[name]
+    return (int(now - seconds) // step + 1) * step
+
+
 def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Range:
     """What a range shows; `slots` are the sums of spans of time, each with its beginning in seconds."""
     seconds, step = RANGES[name]
-    first = int(now - seconds) // step + 1
+    first = begin(name, now) // step
     columns: dict[int, Counter[str]] = {place: Counter() for place in range(first, int(now) // step + 1)}
     total: Counter[str] = Counter()
     for at, found in slots:
@@ -118,15 +126,15 @@ def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[d
     return [{**row, "saved": saved(row)} for row in sorted(matches, key=key, reverse=True)]
 
 
-SHOWS: Mapping[str, tuple[str, Callable[[RequestRecord], bool]]] = {
-    "": ("all", lambda _record: True),
-    "rescued": ("rescued", lambda record: record.is_rescued),
-    "condensed": ("newly condensed", lambda record: record.action == "condensed"),
-    "failed": ("failed", lambda record: record.status >= 400),
-    "degraded": ("degraded", lambda record: record.action == "degraded"),
-    "reread": ("with lost cache hits", lambda record: record.reread > 0),
+SHOWS: Mapping[str, str] = {
+    "": "all",
+    "rescued": "rescued",
+    "condensed": "newly condensed",
+    "failed": "failed",
+    "degraded": "degraded",
+    "reread": "with lost cache hits",
 }
-"""The filters of the list of requests: the name of each, and which requests it shows."""
+"""What the list of requests can show, in words: the newest of all, or one of the rings of `requests.NOTED`."""
 
 
 DONE: Mapping[str, str] = {
@@ -145,12 +153,8 @@ class ListedRequest(NamedTuple):
     record: RequestRecord
 
 
-def requests(listed: Iterable[ListedRequest], show: str, query: str) -> list[ListedRequest]:
-    """The requests that a filter and words of the session or the model leave, newest first."""
-    keeps, words = SHOWS.get(show, SHOWS[""])[1], query.lower().split()
-    found = [
-        one
-        for one in listed
-        if keeps(one.record) and all(word in f"{one.session['id']} {one.record.model}".lower() for word in words)
-    ]
+def requests(listed: Iterable[ListedRequest], query: str) -> list[ListedRequest]:
+    """The requests that words of the session or the model leave, newest first."""
+    words = query.lower().split()
+    found = [one for one in listed if all(word in f"{one.session['id']} {one.record.model}".lower() for word in words)]
     return sorted(found, key=lambda one: -one.record.at)

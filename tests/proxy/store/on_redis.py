@@ -38,6 +38,8 @@ EVERY_CALL: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "journal": lambda store: store.journal(KEY),
     "add": lambda store: store.add("hour", {"requests": 1}, TTL),
     "sums": lambda store: store.sums(["hour"]),
+    "push": lambda store: store.push("ring", [b"item"], TTL),
+    "ring": lambda store: store.ring("ring"),
     "spend": lambda store: store.spend("budget", 1, 10),
     "find": lambda store: store.find("tenant", ["d"]),
     "claim": lambda store: store.claim("tenant", "work", "holder", 3),

@@ -8,7 +8,18 @@ from typing import Any, cast
 import pytest
 
 from proxy.store.access import secret_of
-from proxy.store.base import JOURNAL, SECRET, UNBOUNDED, FindResult, KeptBytes, Part, Snapshot, StoreError, StoreKey
+from proxy.store.base import (
+    JOURNAL,
+    RING,
+    SECRET,
+    UNBOUNDED,
+    FindResult,
+    KeptBytes,
+    Part,
+    Snapshot,
+    StoreError,
+    StoreKey,
+)
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.on_redis import EVERY_CALL, failure
 from tests.proxy.store.saving import ALL_BYTES, TTL, cancelled_after, write, yields
@@ -134,6 +145,18 @@ async def test_the_newest_of_a_tenant_are_found_however_many_another_has_saved(s
         await stage.store.save(key, write(ttl=TTL + after))
     assert await stage.store.newest(9, stage.tenant) == [stage.key("mine")]
     assert await stage.store.newest(2, others[0].tenant) == others[:-3:-1]
+
+
+async def test_a_ring_keeps_its_newest_items(stage: Stage) -> None:
+    store, first, second = stage.store, f"{stage.tenant}-1", f"{stage.tenant}-2"
+    assert await store.ring(first) == []
+    await store.push(first, [b"%d" % number for number in range(RING + 2)], TTL)
+    await store.push(second, [b"of another"], TTL)
+    await store.push(first, [b"\xff\x00", b"last"], TTL)
+    assert await store.ring(first) == [*(b"%d" % number for number in range(4, RING + 2)), b"\xff\x00", b"last"]
+    assert await store.ring(second) == [b"of another"]
+    await stage.pass_time(TTL + 1)
+    assert await store.ring(first) == []
 
 
 async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) -> None:
