@@ -50,7 +50,7 @@ class Remembering:
     def __init__(self, counter: TokenCounter) -> None:
         self.dialect = counter.dialect
         self.text = cache(counter.text)
-        self.message = counter.message
+        self.message, self.factor = counter.message, counter.factor
 
 
 def main(argv: Sequence[str] | None = None) -> int:

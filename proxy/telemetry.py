@@ -394,8 +394,8 @@ class Sums:
 
     Each replica adds to the sums in the store, and has its own since it started (`total`). `prices` are those of a
     model, None if they are not known; `clock` gives seconds since the epoch. What the store does not take is kept
-    until it does; a slot whose sum is no sum in the store is dropped, because it would fail for ever. What some of these
-    figures count is noted in rings (`proxy/conversations/requests.py`).
+    until it does; a slot whose sum is no sum in the store is dropped, because it would fail for ever. What some of
+    these figures count is noted in rings (`proxy/conversations/requests.py`).
     """
 
     def __init__(

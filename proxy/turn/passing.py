@@ -120,8 +120,7 @@ async def _forward(
         scope[LINE].upstream_ms = (perf_counter() - started) * 1000
     scope[LINE].is_relayed = True
     relay = Relay(endpoint, client, reply, encode_headers(own_headers))
-    if scope["path"] == LIST_PATH and scope["method"] == "GET" and reply.status == HTTPStatus.OK:
-        _watch_list(relay, admitted, upstream)
+    _watch_list(relay, admitted, upstream)
     return relay
 
 
@@ -137,6 +136,9 @@ class _PassingList:
 
 def _watch_list(relay: Relay, admitted: AdmittedRequest, upstream: Destination) -> None:
     """Has a list of models read once it has passed, for the tenant that it was sent to."""
+    asked = admitted.scope["method"], admitted.scope["path"]
+    if asked != ("GET", LIST_PATH) or relay.reply.status != HTTPStatus.OK:
+        return
     owner, services, passing = admitted.owner, admitted.services, _PassingList()
     server, tenant = services.discovered[upstream.base_url], owner.tenant_at(upstream)
     # Anybody can say whose login it is, and some servers show their list to anybody.

@@ -37,7 +37,7 @@ async def decided(built: Services, messages: list[Message], window: int) -> Turn
 
 
 def precision(turn: Turn) -> Precision:
-    return turn.sent.decision.context.measured.precision
+    return turn.sent.decision.context.history.measured.precision
 
 
 async def test_far_below_the_marks_a_sample_is_enough_and_the_next_request_is_counted() -> None:
