@@ -29,7 +29,7 @@ from strategies.core.view import put_in
 MIN_REQUESTS = 2  # requests of a conversation that are needed to know its growth
 NEWEST = 64  # growth is measured over this many of the newest messages
 MAX_SEEN = 4  # the next condensation is expected to have the mean size and cost of this many earlier ones
-LONG = 128 * 1024  # bytes of a list that takes long to count
+LONG = 512 * 1024  # bytes of a list that takes a tenth of a second or more to count
 _COUNTING = "counting beside requests"
 MAX_ESTIMATED = 1_000  # a list of more messages is counted, not estimated: other requests can run during counting only
 

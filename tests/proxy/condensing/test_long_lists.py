@@ -16,13 +16,13 @@ from proxy.store import open_store
 from proxy.turn import drive
 from tests.support.histories import Message, long_chat
 
-LIST = long_chat(400)  # 190 kB, 60,000 tokens
+LIST = long_chat(1_300)  # 610 kB, 200,000 tokens
 
 
 @asynccontextmanager
 async def services() -> AsyncIterator[Services]:
     upstream = {"base_url": "http://localhost/v1"}
-    settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}})
+    settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}, "marks": {"most": 0}})
     store = await open_store("memory://")
     async with open_services(settings, store=store) as built:
         yield built
@@ -42,20 +42,20 @@ def precision(turn: Turn) -> Precision:
 
 async def test_far_below_the_marks_a_sample_is_enough_and_the_next_request_is_counted() -> None:
     async with services() as built:
-        first = await decided(built, LIST, 250_000)
+        first = await decided(built, LIST, 900_000)
         assert (precision(first), first.sent.decision.action) == (Precision.ESTIMATE, Action.PASSED)
         assert first.sent.decision.body == first.asked.body.data
         await built.background.idle()
-        assert precision(await decided(built, [*LIST, {"role": "user", "content": "hi"}], 250_000)) == Precision.EXACT
+        assert precision(await decided(built, [*LIST, {"role": "user", "content": "hi"}], 900_000)) == Precision.EXACT
 
 
 async def test_near_the_marks_it_is_counted() -> None:
     async with services() as built:
-        assert precision(await decided(built, LIST, 110_000)) == Precision.EXACT
+        assert precision(await decided(built, LIST, 350_000)) == Precision.EXACT
 
 
 async def test_what_a_sample_may_not_decide_is_counted() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     async with services() as built:
         shown = [*LIST[:-1], {"role": "user", "content": [{"type": "text", "text": "Look."}, picture]}]
-        assert precision(await decided(built, shown, 250_000)) == Precision.INEXACT  # the picture has no price
+        assert precision(await decided(built, shown, 900_000)) == Precision.INEXACT  # the picture has no price
