@@ -359,7 +359,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         model=model or "",
         has_suffix=suffix is not None,
         path=scope["raw_path"] if prefix else b"",
-        query=upstream.query(scope["query_string"]),
+        query=scope["query_string"] and upstream.query(scope["query_string"]),
         controls=asked,
         received_at=services.clock(),
         encoded_body=encoded_body,

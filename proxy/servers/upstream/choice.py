@@ -84,7 +84,7 @@ class Destination:
 
     def query(self, query: bytes) -> bytes:
         """The query of a client's request as it goes there."""
-        return query_passed(query) if query and self.is_guarded else query
+        return query_passed(query) if self.is_guarded else query
 
     def charges(self, headers: Headers, *, is_login: bool) -> bool:
         """Whether a request with these headers pays the vendor's price for each token; a login pays none."""
