@@ -18,7 +18,6 @@ from proxy.store.access import Outage, Patience
 from proxy.store.base import UNBOUNDED, Store, StoreError
 
 BYTES_PER_TOKEN = 4  # roughly, of a request that nobody has counted yet
-LONGEST_DEBT = 10  # minutes, of work of which nobody reports what it took
 MINUTE = 60_000  # milliseconds that a budget takes to fill up, which is its unit in the store
 
 
@@ -71,7 +70,7 @@ class Spending:
 
     async def begin(self, size: int) -> float:
         """Takes at most a minute's tokens, by the bytes of a body; returns the seconds to wait, 0 if it took them."""
-        self.estimate = min(size // BYTES_PER_TOKEN, LONGEST_DEBT * self.budget.per_minute)
+        self.estimate = size // BYTES_PER_TOKEN
         taken = min(self.estimate, self.budget.per_minute)
         wait = await self.budget.take(self.tenant, taken)
         self.tokens = 0 if wait else taken

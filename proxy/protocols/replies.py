@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from proxy.http.sse import EventReader
 from proxy.servers.error_bodies import read_body
-from proxy.values import count_at, json_or_none
+from proxy.values import MOST_COUNTED, count_at, json_or_none
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
@@ -53,7 +53,7 @@ def usage_in(value: Any) -> Usage | None:
     if not isinstance(value, Mapping):
         return None
     # As `count_at` reads them, all at once: each reply has such a usage.
-    counts = {key: n for key, n in value.items() if isinstance(n, int) and n is not True and n > 0}
+    counts = {key: n for key, n in value.items() if isinstance(n, int) and n is not True and 0 < n <= MOST_COUNTED}
     details = [value[key] for key in ("prompt_tokens_details", "input_tokens_details") if value.get(key)]
     in_details = next(filter(None, [count_at(each, "cached_tokens") for each in details]), 0)
     cached = in_details or counts.get("prompt_cache_hit_tokens", 0)
