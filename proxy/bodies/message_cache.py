@@ -34,7 +34,7 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import next_step
 from strategies.core.messages import Message, message_digest
-from strategies.core.parsing import decode, loads
+from strategies.core.parsing import STEP, decode, loads
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
@@ -165,7 +165,7 @@ class MessageCache:
                 await next_step()
             begun = at
             if array.elements:
-                joint = _JOINT.match(data, at)
+                joint = _JOINT.match(data, at, at + STEP)
                 if joint is None:
                     break
                 end = self._match_successors(data, at, joint[0], array)
@@ -182,7 +182,7 @@ class MessageCache:
             width = _FIRST_CHUNK if is_known else min(width * _GROWTH, _CHUNK)
         if array.elements[0] is not first or len(array.elements) >= MIN_RUN:
             self._expect(owner, data, begin, at, array.elements)
-        space = _SPACE.match(data, at)
+        space = _SPACE.match(data, at, at + STEP)
         return array._replace(end=space.end() if space else at)
 
     def _parse(self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str) -> int:
@@ -205,7 +205,7 @@ class MessageCache:
                 return end
             element = self._add_to(array, value, text[place:stop].encode(), tally, owner)
             end = start + len(element.data)
-            joint = _TEXT_JOINT.match(text, stop)
+            joint = _TEXT_JOINT.match(text, stop, stop + STEP)
             if element.successor is not None or joint is None:
                 return end
             place = joint.end()
@@ -261,7 +261,7 @@ class MessageCache:
         known = len(head.run.elements) if head.run is not None and head.run.is_in(elements) else 0
         if len(elements) < _HEAD + known + 2 * _NEWEST or not head.cost or len(data) > self._max_bytes // _RUNS:
             return
-        joint = _JOINT.match(data, at + len(first.data))
+        joint = _JOINT.match(data, at + len(first.data), at + len(first.data) + STEP)
         assert joint is not None
         for element in elements[: -_NEWEST - 1 : -1]:
             end = data.rindex(b"}", at, end - len(element.data)) + 1  # where the message before it ends

@@ -24,7 +24,7 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import offload
 from proxy.values import count_at
-from strategies.core.parsing import decode, delimiters
+from strategies.core.parsing import STEP, decode, delimiters
 
 MAX_BYTES = 4 * 1024 * 1024
 MIN_ENTRIES = 4  # an envelope that would take more than 1 / MIN_ENTRIES of the cache is not kept
@@ -242,7 +242,7 @@ def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int
 
 def skip_space(text: str, at: int) -> int:
     """The index of the first character, at `at` or later, that is not white space."""
-    found = _SPACE.match(text, at)
+    found = _SPACE.match(text, at, at + STEP)
     return found.end() if found else at
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
+from strategies.core.parsing import STEP, in_steps
 from strategies.keywords import keywords
 
 _NAMES = "|".join(map(re.escape, keywords("client_tags")))
@@ -19,10 +21,13 @@ _SPACE = re.compile(r"\s*")
 
 
 def is_context(text: str) -> bool:
-    """Whether a text consists of such blocks only. Each is matched where the one before ends, so in linear time."""
+    """Whether a text consists of such blocks only, none longer than `STEP`.
+
+    Each is matched where the one before ends, so in linear time.
+    """
     at = start = _end_of_space(text, 0)
     while at < len(text):
-        block = next(filter(None, (pattern.match(text, at) for pattern in _BLOCKS)), None)
+        block = next(filter(None, (pattern.match(text, at, at + STEP) for pattern in _BLOCKS)), None)
         if block is None:
             return False
         at = _end_of_space(text, block.end())
@@ -32,14 +37,22 @@ def is_context(text: str) -> bool:
 def users_words(text: str) -> str:
     """A text without the client's blocks."""
     spans = _spans(text)
-    ends = (0, *(end for _, end in spans))
-    starts = (*(start for start, _ in spans), len(text))
-    return "".join(text[end:start] for end, start in zip(ends, starts, strict=True)) if spans else text
+    return "".join(_between(spans, text)) if spans else text
 
 
 def clients_words(text: str) -> str:
     """What the client's blocks say, without their tags, which name nothing."""
-    return "\n".join(_ANY_TAG.sub(" ", text[start:end]) for start, end in _spans(text))
+    return "\n".join(_without_tags(text[start:end]) for start, end in _spans(text))
+
+
+def _without_tags(text: str) -> str:
+    return " ".join(_between([match.span() for match in in_steps(_ANY_TAG, text)], text))
+
+
+def _between(spans: Sequence[tuple[int, int]], text: str) -> Iterator[str]:
+    """What is left of a text without these spans of it."""
+    ends, starts = (0, *(end for _, end in spans)), (*(start for start, _ in spans), len(text))
+    return (text[end:start] for end, start in zip(ends, starts, strict=True))
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
@@ -51,7 +64,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
         return []
     if is_context(text):
         return [(0, len(text))]
-    tags = [(match.span(), bool(match[1]), match[2]) for match in _TAG.finditer(text)]
+    tags = [(match.span(), bool(match[1]), match[2]) for match in in_steps(_TAG, text)]
     to_come = Counter(name for _, closes, name in tags if closes)
     spans: list[tuple[int, int]] = []
     inside, depth = "", 0
@@ -70,4 +83,6 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _end_of_space(text: str, at: int) -> int:
-    return match.end() if (match := _SPACE.match(text, at)) else at
+    while (match := _SPACE.match(text, at, at + STEP)) and match.end() > at:
+        at = match.end()
+    return at

@@ -3,6 +3,9 @@
 An integer takes time that is quadratic in its digits, and Python holds up all threads meanwhile. We do not compute with
 long ones: they are read as text here, and the original bytes are sent on.
 
+No pattern gets more than `STEP` characters of a text at once, because `re` keeps the interpreter's lock, and so every
+other request waiting, until it returns.
+
 Tags in a model's answer, `<name>…</name>`, are found in one pass, however many are never closed.
 """
 
@@ -15,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_DIGITS = 400  # digits of an integer that is read as one
+STEP = 256 * 1024
+_MEETING = 4 * 1024  # characters in which two steps meet, so that a match which is no longer is whole in one of them
 MAX_VALUES = 25_000
 """JSON values in a text within a message, such as the arguments of a call, above which it is not parsed."""
 
@@ -40,13 +45,16 @@ def decode(text: str, at: int = 0) -> tuple[Any, int]:
 
 
 def delimiters(text: str, at: int = 0) -> Iterator[str]:
-    """The delimiters outside of strings. A long string is passed in steps, because one match holds up all threads."""
-    while found := _DELIMITER.search(text, at):
+    """The delimiters outside of strings."""
+    while at < len(text):
+        if (found := _DELIMITER.search(text, at, at + STEP)) is None:
+            at += STEP
+            continue
         at = found.end()
         if found[0] != '"':
             yield found[0]
             continue
-        while (part := _IN_STRING.match(text, at)) and part.end() > at:
+        while (part := _IN_STRING.match(text, at, at + STEP)) and part.end() > at:
             at = part.end()
             if part[1]:
                 break
@@ -57,6 +65,23 @@ def has_many_values(text: str) -> bool:
     if sum(map(text.count, "{[,")) <= MAX_VALUES:
         return False
     return any(n >= MAX_VALUES for n, _ in enumerate(each for each in delimiters(text) if each in "{[,"))
+
+
+def in_steps(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """The matches of a pattern, as of `finditer`; of one longer than `_MEETING` only what is within a step."""
+    at = 0
+    while True:
+        stop = at + STEP
+        for match in pattern.finditer(text, at, stop):
+            if match.end() > stop - _MEETING and stop < len(text) and match.start() > at:
+                at = match.start()  # it may go on
+                break
+            yield match
+            at = match.end()
+        else:
+            if stop >= len(text):
+                return
+            at = max(at, stop - _MEETING)
 
 
 def word(value: object) -> str:
