@@ -1,45 +1,18 @@
-"""The patterns of the product: where they are, and what they are given while something runs.
+"""What the patterns of the product are given while something runs.
 
 `re` keeps the interpreter's lock, and so every other request waiting, until a call returns. So no call may get more
 characters of a request than `STEP`, whatever it finds in them.
 """
 
-import importlib
-import pkgutil
 import re
-import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import proxy
-import strategies
+from bench.patterns import found
 
 _TAKES_WHOLE = ("sub", "subn", "split")
-_NOT_SERVING = ("proxy.commands", "proxy.__main__", "proxy.tracing")
-
-
-def found() -> Iterator[tuple[types.ModuleType, str, Any]]:
-    """Each name of a module that is a pattern, has one, or is a method of one."""
-    for package in (proxy, strategies):
-        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not info.name.startswith(_NOT_SERVING):
-                importlib.import_module(info.name)
-    for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] in ("proxy", "strategies"):
-            yield from ((module, key, value) for key, value in list(vars(module).items()) if list(patterns_in(value)))
-
-
-def patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
-    if isinstance(value, re.Pattern):
-        yield value
-    elif isinstance(value, types.BuiltinMethodType) and isinstance(value.__self__, re.Pattern):
-        yield value.__self__
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from patterns_in(each)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
