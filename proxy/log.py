@@ -73,11 +73,11 @@ class RequestLine:
     upstream_ms: float = 0.0  # milliseconds until the upstream answered a request without a turn
     first_byte: float | None = None  # seconds until the first byte of the reply's body was sent
     seconds: float = 0.0  # from the head of the request to the end of its reply
-    _started: float = field(default_factory=perf_counter)
+    started: float = field(default_factory=perf_counter)  # on the clock of `perf_counter`
 
     def write(self) -> None:
         """Writes the line of a request that has ended; its text is made only if its level is logged."""
-        self.seconds = perf_counter() - self._started
+        self.seconds = perf_counter() - self.started
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         log = _log
         if self.path in _QUIET:
@@ -111,9 +111,6 @@ class RequestLine:
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
-
-    def note_first_byte(self) -> None:
-        self.first_byte = perf_counter() - self._started
 
     @property
     def protocol(self) -> str:

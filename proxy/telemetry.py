@@ -250,8 +250,9 @@ class Telemetry:
             strategy = line.turn.sent.decision.context.policy.pipeline.text
         model, tenant, strategy = self._bounded(self.model_of(line), tenant, strategy)
         self._record_times(line, model, strategy)
+        grown = _grown(amounts) if amounts.get("saved_tokens", 0) < 0 else amounts
         # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
-        self._waiting.setdefault((protocol, model, tenant, strategy), Tally()).update(_grown(amounts))
+        self._waiting.setdefault((protocol, model, tenant, strategy), Tally()).update(grown)
 
     def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
         if line.turn is not None:
@@ -331,8 +332,6 @@ class Telemetry:
 
 def _grown(amounts: Mapping[str, int]) -> Mapping[str, int]:
     """The amounts with what was added by a name of its own, because counters only grow."""
-    if amounts.get("saved_tokens", 0) >= 0:
-        return amounts
     added = {"added_tokens": -amounts["saved_tokens"], "added_cost": -amounts.get("saved_cost", 0)}
     return {**amounts, **added, "saved_tokens": 0, "saved_cost": 0}
 

@@ -83,8 +83,14 @@ class Keys:
         return entry.expires is not None and entry.expires.timestamp() <= self._clock()
 
 
-def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls) -> None:
-    """Raises `NotPermitted` if a key is not for the model of a request, or not for the strategy that it asks for."""
+def check_permitted(
+    key: KeyEntry, model: str | None, values: Mapping[str, Any], asked: Controls, *, unlisted: str = ""
+) -> None:
+    """Raises `NotPermitted` if a key is not for all that a request which was read asks for.
+
+    `unlisted` is a prefix of its path that no setting spells out: it may name a model, which then counts, as Azure's
+    deployments do.
+    """
     if key.models is not None:
         if not _allows(key.models, model):
             raise NotPermitted(f"This key is not for the model {quoted(model or '')}.", param="model")
@@ -96,6 +102,8 @@ def check_permitted(key: KeyEntry, model: str | None, values: Mapping[str, Any],
     if key.strategies is not None and not set(names) <= set(key.strategies):
         message = f"This key is not for the strategy {quoted(str(asked.strategy))}."
         raise NotPermitted(message, param=asked.param("strategy"), code="strategy_not_allowed")
+    if key.models is not None and unlisted:
+        raise NotPermitted("This key is for some models only, and the path may name another one.", param="path")
 
 
 def _allows(patterns: Sequence[str], model: object) -> bool:
@@ -120,16 +128,6 @@ def _models_in(member: str, value: object) -> Iterator[str | None]:
             rest += [("", each, is_model) for each in value]
         elif isinstance(value, dict) and not (plain in _SCHEMAS and member in _HAVE_SCHEMAS):
             rest += [(key, each, is_model) for key, each in value.items()]
-
-
-def check_prefix(key: KeyEntry, prefix: str, listed: Sequence[str]) -> None:
-    """Raises `NotPermitted` for a key bound to models at a path whose prefix no setting spells out.
-
-    Such a path may name a model, which then counts, as Azure's deployments do.
-    """
-    if key.models is not None and prefix and not {prefix, prefix.removesuffix("/v1")} & set(listed):
-        message = "This key is for some models only, and the path may name another one."
-        raise NotPermitted(message, param="path")
 
 
 def check_unread(key: KeyEntry | None) -> None:

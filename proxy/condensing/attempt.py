@@ -65,6 +65,8 @@ class Attempt(NamedTuple):
     stores: bool = False  # whether the session is stored once it is accepted
     captures: bool = False  # whether what the model says in the reply is stored
     bound: Bound = Bound()  # what the branch's reasoning is bound to then
+    last_applied: str = ""
+    """The id of the condensation that the branch will have applied last; `off` and `observe:` leave it unchanged."""
     tried: frozenset[Step] = frozenset()  # the steps that the refusals before it have led to; each is taken once
     restrictions: tuple[Restriction, ...] = ()
     """What the refusals before it have named, and what it proves once it is accepted."""
@@ -101,18 +103,23 @@ class Attempts:
 
     def _of_written(self, decision: Decision) -> Attempt:
         """The attempt to send a decision whose body is written; the decision gets the id of its session."""
-        context, failure = decision.context, decision.context.recognised.failure
+        context, found, failure = decision.context, decision.context.recognised, decision.context.recognised.failure
         if context.append is not None and failure and not context.request.controls.dry_run:
             raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
         if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
             decision = decision._replace(reason=context.offer.reason)
-        if not (context.history.kept.chain and context.may_store) or _is_too_small(decision):
+        is_new = found.identity.id is None and found.session is None and decision.applied is None
+        if not (context.history.kept.chain and context.may_store) or (is_new and _is_too_small(context)):
             return Attempt(decision, captures=bool(context.heads[1]))
-        decision = decision._replace(session=context.recognised.stored_id)
+        decision = decision._replace(session=found.key.name if found.identity.id is None else found.shown_id)
         if refused := self.keeper.refused:
             decision = degraded(decision, refused)
         captures = context.compacting is not None if context.append is None else bool(context.heads[1])
-        return Attempt(decision, stores=True, captures=captures, bound=bound_under(context, decision.applied))
+        last_applied = decision.applied.id if decision.applied else ""
+        if decision.applied is None and not context.policy.rewrites:
+            last_applied = found.last_applied or ""
+        bound = bound_under(context, decision.applied)
+        return Attempt(decision, stores=True, captures=captures, bound=bound, last_applied=last_applied)
 
 
 class ReplyFacts(NamedTuple):
@@ -209,15 +216,11 @@ def degraded(decision: Decision, failure: str) -> Decision:
     return decision._replace(action=Action.DEGRADED, reason=decision.reason if is_refused else failure)
 
 
-def _is_too_small(decision: Decision) -> bool:
-    """Whether a conversation is new, derived, and too small to be stored yet."""
-    context, found = decision.context, decision.context.recognised
-    is_new = found.identity.id is None and found.session is None and decision.applied is None
-    if not is_new or context.must_store:
-        return False
+def _is_too_small(context: RequestContext) -> bool:
+    """Whether a conversation that is new and derived is too small to be stored yet."""
     policy = context.policy
     window = policy.budget.window if policy.budget and policy.window.tokens is not None else None
-    return keeping.is_small(decision.context.history.sent.tokens, window)
+    return not context.must_store and keeping.is_small(context.history.sent.tokens, window)
 
 
 def _marked(view: View, body: Body) -> list[bytes]:

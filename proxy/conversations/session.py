@@ -334,7 +334,7 @@ class Session(NamedTuple):
     def with_branch(self, old: Branch | None, moved: Branch) -> Session:
         """The session whose branch `old` has moved on, or which has opened another one if that is None."""
         opened, compactions = self.branches_opened + (old is None), self.compactions
-        if old is not None and old.is_restarted:
+        if old is not None and not old.length:  # restarted
             left = next((branch.head for branch in self.branches if branch.name == old.name), b"")
             compactions = tuple(
                 ClientCompaction(old.name, head=left) if known.branch == old.name and known.marks else known
@@ -427,7 +427,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     """
     digests = transcript.digests
     branch = branch or max(session.branches, key=lambda known: known.last_used, default=None)
-    if branch is None or branch.is_restarted:
+    if branch is None or not branch.length:  # restarted
         return 0
     shared = max(branch.common_length(digests), inherited)
     new = places_since(branch, transcript, shared)
@@ -474,7 +474,7 @@ def may_be_newest_part(session: Session, branch: Branch | None, transcript: Tran
     """
     if branch is None:
         return bool(session.branches)
-    if branch.is_restarted:
+    if not branch.length:  # restarted
         return False
     return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 

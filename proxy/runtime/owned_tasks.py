@@ -181,7 +181,7 @@ def message_load(messages: int, tokens: int) -> int:
 
 
 def load_of(messages: Sequence[Written]) -> int:
-    return message_load(len(messages), sum(map(len, map(_DATA, messages))) // _TOKEN_BYTES)
+    return max(len(messages), sum(map(len, map(_DATA, messages))) // (_TOKEN_BYTES * MESSAGE_TOKENS))
 
 
 async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

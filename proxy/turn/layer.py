@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from random import getrandbits
+from time import perf_counter
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -205,7 +206,7 @@ class _Reply:
         else:
             body = message.get("body")
             if body and not self._newest:
-                self._line.note_first_byte()
+                self._line.first_byte = perf_counter() - self._line.started
             self._newest = body or self._newest
             self._line.is_complete = not message.get("more_body", False)
         return self._send(message)

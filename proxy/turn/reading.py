@@ -24,7 +24,7 @@ from proxy import controls
 from proxy.bodies import wire
 from proxy.bodies.scanning import EXTENSION
 from proxy.bodies.wire import ClientRequest
-from proxy.callers.keys import check_permitted, check_prefix, check_unread
+from proxy.callers.keys import check_permitted, check_unread
 from proxy.callers.tenants import Owner
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
@@ -338,8 +338,9 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         asked = replace(asked, warnings=(*asked.warnings, warning))
     prefix = scope.get("path_params", {}).get("prefix")
     if owner.key is not None:
-        check_permitted(owner.key, model, body.values, asked)
-        check_prefix(owner.key, prefix and f"/{prefix}", services.settings.server.prefixes)
+        path = f"/{prefix}" if prefix else ""
+        is_listed = bool({path, path.removesuffix("/v1")} & set(services.settings.server.prefixes))
+        check_permitted(owner.key, model, body.values, asked, unlisted="" if is_listed else path)
     upstream = destination_of(services.destinations, endpoint.dialect.name, scope["headers"], model or "", asked)
     tenant = owner.tenant_at(upstream)
     if tenant != owner.tenant:

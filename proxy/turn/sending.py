@@ -13,7 +13,6 @@ from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
-from proxy.condensing.turn import Decision
 from proxy.conversations.requests import RequestRecord
 from proxy.conversations.session import DERIVED, Branch, Session
 from proxy.http.headers import encoding_of, first, is_event_stream
@@ -66,7 +65,7 @@ def posted(came: AdmittedRequest, turn: Turn, body: bytes) -> UpstreamRequest:
     if turn.sent.rounds or turn.sent.decision.probed or turn.sent.captures:  # the reply is read or edited
         headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
     view = turn.sent.decision.view
-    if view.is_opaque and view.counter.dialect is MESSAGES:
+    if view.counter.dialect is MESSAGES and view.is_opaque:
         headers = compaction.accepting(headers)
     if asked.encoded_body and body is asked.body.data:
         body, headers = asked.encoded_body, [*headers, *asked.encoding_headers]
@@ -143,7 +142,7 @@ def session_after(
     context = decision.context
     policy, history = context.policy, context.history.kept
     branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
-        applied=_last_applied(decision),
+        applied=sent.last_applied,
         reply="" if context.compacting else reply.ending,
         bound=sent.bound,
     )
@@ -170,13 +169,3 @@ def session_after(
         values |= {row.name: row.after(had.get(row.name), turn, now) for row in rows if row.after is not None}
         after = after._replace(traits={name: value for name, value in values.items() if value is not None})
     return after, record._replace(branch=branch.name)
-
-
-def _last_applied(decision: Decision) -> str:
-    """The id of the condensation that the branch will have applied last, "" for none.
-
-    A request that is `off`, or under `observe:`, leaves it unchanged.
-    """
-    if decision.applied is None and not decision.context.policy.rewrites:
-        return decision.context.recognised.last_applied or ""
-    return decision.applied.id if decision.applied else ""
