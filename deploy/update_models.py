@@ -70,7 +70,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     first = [table for requirement, table in tables.items() if requirement.startswith("litellm")]
     found = known([*first, NEW], [table for table in tables.values() if table not in first])
-    options.into.write_text(render(found, ", then ".join([*options.requirements, "price lists of vendors"]), today))
+    sources = [*options.requirements, "price lists of vendors"]
+    options.into.write_text(render(found._replace(sources=sources), today))
     print(f"update_models: {len(found.models)} models, {len(found.prices)} prices into {options.into}")
     return 0
 

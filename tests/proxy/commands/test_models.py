@@ -13,6 +13,7 @@ from tests.support.admin_api import TOKEN
 from tests.support.proxy import running_proxy
 
 ROW = {"litellm_provider": "openai", "mode": "chat", "max_input_tokens": 300_000, "input_cost_per_token": 7e-6}
+METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n"
 GENAI = """
 import datetime
 from types import SimpleNamespace as Row
@@ -82,10 +83,10 @@ def test_packages_are_read_and_litellm_is_not_imported(
     files = {
         "litellm/__init__.py": "raise AssertionError('imported')",
         "litellm/model_prices_and_context_window_backup.json": json.dumps({"gpt-7": ROW}),
-        "litellm-9.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: litellm\nVersion: 9.9\n",
+        "litellm-9.9.dist-info/METADATA": METADATA.format("litellm", "9.9"),
         "genai_prices/__init__.py": "",
         "genai_prices/data.py": GENAI,
-        "genai_prices-0.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: genai-prices\nVersion: 0.9\n",
+        "genai_prices-0.9.dist-info/METADATA": METADATA.format("genai-prices", "0.9"),
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -101,6 +102,8 @@ def test_packages_are_read_and_litellm_is_not_imported(
     assert now is not None
     assert later is not None
     assert (now.input, now.output, now.step, later.input) == (2.0, 8.0, (272_000, 2.0, 1.0), 9.0)
+    code, out, err = update(capsys)
+    assert (code, out, "that is newer than the table: install one, or name a FILE" in err) == (1, "", True)
 
 
 def test_a_table_of_a_newer_release_is_taken_as_it_is_and_an_older_one_does_not_hold(

@@ -82,7 +82,7 @@ def test_the_bundled_table_is_consistent_compact_and_says_where_it_is_from() -> 
     text = BUNDLED.read_text(encoding="utf-8")
     windows, rest = text.split("[prices]")
     prices, steps = rest.split("[steps]")
-    assert re.search(r"source +litellm==\d", text)
+    assert re.search(r'sources = \["litellm==\d', text)
     assert ModelTable.load(BUNDLED).made > date(2026, 11, 1)
     for part in (windows, prices.split("[prices_from.")[0], steps):
         entries = [line for line in part.splitlines() if line.startswith('"')]
@@ -209,8 +209,9 @@ def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None
 def test_entries_are_written_sorted_one_a_line() -> None:
     costs = Cost(2.5, 1.25, 2.5, 10.0), Step(272_000, 2.0, 1.5), {"2026-12-01": Cost(5.0, 2.5, 5.0, 20.0)}
     prices = {"c": Priced(*costs)}
-    known = Known({"b": Limits(2), "a": Limits(3, 2, 1)}, prices)
-    text = making.render(known, "litellm==1", date(2026, 11, 29))
+    known = Known({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, ["litellm==1"])
+    text = making.render(known, date(2026, 11, 29))
+    assert 'made = 2026-11-29\nsources = ["litellm==1"]\n' in text
     assert '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n' in text
     assert '[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n' in text
     assert '[prices_from.2026-12-01]\n"c" = [5.0, 2.5, 5.0, 20.0]\n' in text
