@@ -157,7 +157,8 @@ class Turn:
         """Makes the record, once there is nothing more to find out."""
         self.record = record_of(self)
         context = self.sent.decision.context
-        self.amounts = amounts(self.record, context.policy.prices, context.sized.calibrated.scale.slope)
+        written = self.reply.usage.written if self.reply.usage else 0
+        self.amounts = amounts(self.record, context.policy.prices, context.sized.calibrated.scale.slope, written)
         return self.record
 
 
@@ -172,7 +173,8 @@ def record_of(turn: Turn) -> RequestRecord:
         new_counted = round(context.sized.calibrated.scale.slope * new)
         reread = max(min(branch.anchor.counted, usage.prompt - new_counted) - usage.cached, 0)
     counted, prices = usage or Usage(decision.expected_tokens), context.policy.prices
-    cost = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion) if prices else 0.0
+    tokens, cached, reply_tokens, written = counted.prompt, counted.cached, counted.completion, counted.written
+    cost = prices.of_call(prompt=tokens, cached=cached, reply=reply_tokens, written=written) if prices else 0.0
     return RequestRecord(
         at=request.received_at,
         branch=context.branch_name,

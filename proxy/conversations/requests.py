@@ -137,11 +137,12 @@ def in_millionths(money: float) -> int:
     return round(money * MILLION)
 
 
-def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0) -> dict[str, int]:
+def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0, written: int = 0) -> dict[str, int]:
     """What one request adds to the totals of its session and to the sums, by name; without what is 0.
 
-    Money needs prices, and the upstream's tokens for one of ours (`slope`). Saved is the difference to the client's own
-    list, all that was saved or read anew taken to be in the upstream's cache; so it is the least that was saved.
+    Money needs prices, the upstream's tokens for one of ours (`slope`), and those that it has `written` to its cache.
+    Saved is the difference to the client's own list, all that was saved or read anew taken to be in the upstream's
+    cache; so it is the least that was saved.
     """
     is_answered, is_shorter = record.is_answered, record.after < record.before
     saved = record.before - record.after if is_answered and record.fits else 0
@@ -165,7 +166,8 @@ def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0) ->
 
         def cost(more: int, reread: int = 0) -> int:
             cached = min(record.cached + more + reread, prompt + more)
-            return in_millionths(prices.of_call(prompt=prompt + more, cached=cached, reply=record.reply))
+            new = min(max(written - reread, 0), prompt + more - cached)
+            return in_millionths(prices.of_call(prompt=prompt + more, cached=cached, reply=record.reply, written=new))
 
         unbroken = cost(0, record.reread)
         found["saved_cost"] = more and cost(more, record.reread) - unbroken

@@ -37,11 +37,12 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 
 
 class Usage(NamedTuple):
-    """Tokens as the upstream counts them: of the prompt, of the reply, and of the part of the prompt from a cache."""
+    """Tokens as the upstream counts them: of prompt and reply, and those of the prompt from and to a cache."""
 
     prompt: int
     completion: int = 0
     cached: int = 0
+    written: int = 0
 
 
 def usage_in(value: Any) -> Usage | None:
@@ -57,12 +58,13 @@ def usage_in(value: Any) -> Usage | None:
     details = [value[key] for key in ("prompt_tokens_details", "input_tokens_details") if value.get(key)]
     in_details = next(filter(None, [count_at(each, "cached_tokens") for each in details]), 0)
     cached = in_details or counts.get("prompt_cache_hit_tokens", 0)
+    written = next(filter(None, [count_at(each, "cache_write_tokens") for each in details]), 0)
     completion = counts.get("completion_tokens") or counts.get("output_tokens", 0)
     if prompt := counts.get("prompt_tokens"):
-        return Usage(prompt, completion, cached)
-    read = counts.get("cache_read_input_tokens", 0)
-    prompt = counts.get("input_tokens", 0) + read + counts.get("cache_creation_input_tokens", 0)
-    return Usage(prompt, completion, read or cached) if prompt else None
+        return Usage(prompt, completion, cached, written)
+    read, created = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
+    prompt = counts.get("input_tokens", 0) + read + created
+    return Usage(prompt, completion, read or cached, created or written) if prompt else None
 
 
 def tokens_in(usage: Any) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
+from tests.support import replies, wire
 from tests.support.admin_api import TOKEN, admin
 from tests.support.stage import Stage, chat, controls, proxy_with_upstream, rounds_over
 from tests.support.till import CACHED, FRESH, Till
@@ -65,6 +65,19 @@ def test_net_is_what_the_bill_fell_by() -> None:
     assert found["reread_tokens"] > 0
     net = found["saved_cost"] - found["reread_cost"]
     assert net == pytest.approx(direct.bill - till.bill, rel=0.03)
+
+
+@pytest.mark.parametrize("details", ["prompt_tokens_details", "input_tokens_details"])
+def test_what_was_written_to_a_cache_costs_what_that_costs(details: str) -> None:
+    prices = {**PRICES, "cache_write": 3.0}
+    usage = {**replies.usage(1_000, 0), details: {"cached_tokens": 200, "cache_write_tokens": 700}}
+    document = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
+    models = [{"match": "*", "prices": prices}]
+    with proxy_with_upstream(admin={"token": TOKEN}, models=models) as stage:
+        stage.upstream.answer(lambda _: replies.json_reply({"object": "chat.completion", **document, "usage": usage}))
+        stage.ask(chat(2), controls(session="s"))
+        stage.proxy.quiet()
+        assert sums(stage)["cost"] == 100 * FRESH + 200 * CACHED + 700 * 3.0
 
 
 def test_a_web_socket_that_is_refused_is_no_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index
     ids=["output alone", "all, cumulative", "no input"],
 )
 def test_anthropics_usage_is_in_the_first_and_last_event(last: bytes, deltas: int) -> None:
-    assert read(ANTHROPIC % (DELTA * deltas, last)) == Usage(435, 12, 400)
+    assert read(ANTHROPIC % (DELTA * deltas, last)) == Usage(435, 12, 400, 10)
 
 
 def test_a_reply_without_a_readable_usage_has_none() -> None:
@@ -114,7 +114,7 @@ def test_little_of_a_long_reply_is_kept() -> None:
     [
         ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(9, 0, 4)),
         ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}, Usage(9, 0, 4)),
-        ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, Usage(10, 0, 5)),
+        ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, Usage(10, 0, 5, 3)),
         (
             {
                 "input_tokens": 2_006,
