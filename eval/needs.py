@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from eval import memory
 from eval.measure import Figure
-from eval.views import grown, in_processes, proxy_for, said, stands, values_of, window_of
+from eval.views import SHARE, grown, in_processes, proxy_for, said, stands, values_of, window_of
 from proxy.commands.replaying import recorded
 from proxy.commands.replaying.measures import size
 from proxy.commands.replaying.play import request_ends
@@ -125,6 +125,7 @@ async def arm(
     mode: str,
     settings: Mapping[str, object],
     wanted: Mapping[int, Sequence[str]],
+    share: float = SHARE,
 ) -> Arm:
     """A session under one strategy, mode of memory and settings, looked at where names are wanted."""
     cuts: list[Cut] = []
@@ -132,7 +133,7 @@ async def arm(
         playing = None
         ends = list(request_ends(conversation))
         some = [end for at, end in enumerate(ends) if at % _EACH == 0 or end in wanted]
-        async for playing in grown(proxy, conversation, window_of(proxy, conversation), strategy, some):
+        async for playing in grown(proxy, conversation, window_of(proxy, conversation, share), strategy, some):
             if playing.end in wanted:
                 text = "\n".join(map(said, values_of(playing.view)))
                 kept = [stands(each, text) for each in wanted[playing.end]]

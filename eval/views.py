@@ -56,11 +56,11 @@ def _run(task: tuple[Callable[[T], Awaitable[R]], T]) -> R:
     return asyncio.run(found())
 
 
-def window_of(proxy: ScriptedSummarizer, conversation: Conversation, share: int = SHARE) -> int:
+def window_of(proxy: ScriptedSummarizer, conversation: Conversation, share: float = SHARE) -> int:
     """One part in `share` of the tokens of all messages, and those of tools and framing, which nothing can condense."""
     player = Player(proxy, MODEL, _UNKNOWN)
     overhead = player.overhead(conversation)
-    return overhead + (player.size(conversation) - overhead) // share
+    return overhead + int((player.size(conversation) - overhead) / share)
 
 
 async def grown(

@@ -22,6 +22,7 @@ from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
 from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
+from strategies.core.findings import newest_of_files
 from strategies.core.messages import Role
 from strategies.core.protocol import Triggering
 from strategies.core.view import put_in
@@ -134,7 +135,9 @@ def with_economy(context: RequestContext) -> RequestContext:
     condensing = condensing_of(
         budget, policy.costs, head, growth, asks=policy.asks_first, continues=policy.continues_first, seen=seen
     )
-    advice = advise(budget, policy.costs, condensing, growth)
+    # All messages are looked at for this, which mere advice is not worth: it names the most that `auto` can save.
+    files = newest_of_files(transcript.chain) if policy.economy == "auto" else 0
+    advice = advise(budget, policy.costs, condensing, growth, files)
     if policy.economy == "auto" and advice.saves > 0:
         budget = follow(budget, advice)
         policy = policy._replace(budget=policy.budget and policy.budget.with_marks(budget.marks))

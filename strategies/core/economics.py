@@ -47,11 +47,11 @@ class Prices:
         if min(self.input, self.cached_input, self.cache_write, self.output) < 0:
             raise ValueError("a price must be at least 0")
 
-    def of_call(self, *, prompt: int, cached: int = 0, reply: int = 0) -> float:
-        """The price of one call. Of its prompt, `cached` tokens come from the cache; nothing is written to it."""
-        fresh = max(prompt - cached, 0)
+    def of_call(self, *, prompt: int, cached: int = 0, reply: int = 0, written: int = 0) -> float:
+        """The price of one call. Of its prompt, `cached` tokens come from the cache, `written` are written to it."""
+        fresh = max(prompt - cached - written, 0)
         more, more_reply = self._factors(prompt)
-        read = fresh * self.input + cached * self.cached_input
+        read = fresh * self.input + cached * self.cached_input + written * self.cache_write
         return (read * more + reply * self.output * more_reply) / _MILLION
 
     def of_prompt(self, prompt: int, common: int) -> float:
@@ -139,14 +139,16 @@ def condensing_of(
     return Condensing(max(landing, int(head + 2 * growth)), head, calls, continues)
 
 
-def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) -> Advice:
+def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float, files: int = 0) -> Advice:
     """The cheapest trigger and target for views that grow by `growth` tokens per request.
 
     The lower the target, the cheaper: less is read anew and less is carried. So it is as low as possible: just head,
-    record and the newest requests. `expected` is a condensation at the marks of the budget.
+    record, the newest requests and, as an agent would read them again, the newest results about its `files`, in tokens.
+    `expected` is a condensation at the marks of the budget.
     """
     asks, record, mark = expected.calls > 0, _record(budget), budget.trigger
-    target = int(min(expected.head + record / _RECORD_SHARE + KEPT_REQUESTS * growth, budget.target))
+    kept = max(KEPT_REQUESTS * growth, files)
+    target = int(min(expected.head + record / _RECORD_SHARE + kept, budget.target))
     # At any trigger, a call reads each token that it condenses once; so only its reply counts here.
     reply = prices.of_call(prompt=0, reply=record) if asks else 0.0
     deepest = Condensing(min(expected.landing, target), expected.head, reply)

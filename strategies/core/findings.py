@@ -5,6 +5,7 @@ Of a message at most `MOST_OF_ONE` characters are read, half at its beginning an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from strategies.core.failures import failures
 from strategies.core.messages import Message, Role
 from strategies.core.names import find_names, has_name
 from strategies.core.rarity import Terms, terms_of
+from strategies.core.rounds import answered_calls
 from strategies.core.units import Unit, units
 
 MOST_OF_ONE = 64_000
@@ -79,6 +81,20 @@ def schema_words_in(message: Message) -> frozenset[str]:
 def subjects_in(message: Message) -> Sequence[Subject]:
     """What each call of a message is about."""
     return message.once("subjects", lambda: tuple(map(subject, message.calls)))
+
+
+def newest_of_files(messages: Sequence[Message]) -> int:
+    """The tokens of the newest result about each file that an agent has come back to.
+
+    A file that was looked at once, and then left, is not worked on: an agent that reads through a tree would keep all.
+    """
+    on = {call: each.path for one in messages for call, each in zip(one.calls, subjects_in(one), strict=True)}
+    paths = Counter(path for path in on.values() if path is not None)
+    newest: dict[str, int] = {}
+    for place, calls in enumerate(answered_calls(messages)):
+        answered = [on[call] for call in calls if call is not None]
+        newest.update((path, place) for path in answered if path is not None and paths[path] > 1)
+    return sum(messages[place].tokens for place in set(newest.values()))
 
 
 def failures_in(message: Message, *, is_file: bool) -> Sequence[str]:

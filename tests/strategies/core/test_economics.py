@@ -107,6 +107,15 @@ def test_an_agent_with_cheap_reads_is_cheapest_below_the_mark() -> None:
     assert 0.5 < advice.saves < 0.8
 
 
+def test_what_an_agent_works_on_stays_in_the_cheapest_view() -> None:
+    expected = condensing_of(WIDE, RATIOS, 20_000, 500, asks=False)
+    without, some, more = (advise(WIDE, RATIOS, expected, 500, files) for files in (0, 30_000, 300_000))
+    assert some.target == without.target + 30_000 - 2 * 500
+    assert some.trigger > without.trigger
+    assert 0 < some.saves < without.saves
+    assert more.target == WIDE.target
+
+
 def test_a_small_window_leaves_the_trigger_at_its_mark() -> None:
     small = Budget.of(8_192)
     condensing = condensing_of(small, RATIOS, 2_000, 3_000, asks=True)
