@@ -17,7 +17,7 @@ from typing import Any
 
 from proxy.commands.replaying.report import markdown
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption", "patterns")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption", "patterns", "agents")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,0 +1,223 @@
+"""The bill of real coding agents under `condenser wrap`, by the log of the server that they talk to.
+
+Claude Code and the Codex CLI, where `make setup` has installed them, read one file after another because a scripted
+model says so: without condensing (`--strategy off`), with no option, and with `--economy auto`. The server counts all
+prompts itself, and what a prompt cache of the vendor's form would have served. The bill is that of all prompts, own
+calls too, at the bundled prices, beside that of `off`: with a cache, and as if each token were fresh. `told wrong` is
+how many figures of the receipt (requests, failed ones, money) are not those of the server's log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from proxy.tokens.models import ModelTable
+from strategies.core.economics import Prices
+from tests.clients import agents
+from tests.support.messages_upstream import MESSAGES, StrictMessages, text, tool_use
+from tests.support.recording import Exchange
+from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message
+
+ROOT = Path(__file__).resolve().parents[1]
+WAYS = {"off": ("--strategy", "off"), "no option": (), "`--economy auto`": ("--economy", "auto")}
+TASK = "Review all modules in src one after the other. Never rename a public function."
+PATIENCE = 560  # seconds for one run
+_COMMANDS = {
+    "claude": agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs"),
+    "codex": agents.command("codex", "@openai/codex/bin/codex.js"),
+}
+_SERVE = "import sys; from proxy.cli import main; sys.exit(main(sys.argv[1:]))"
+_SPENT = re.compile(r"USD ([\d.,]+) spent")
+_SUMMARY = "<summary>The parts were read one after the other, and nothing was wrong with them.</summary>"
+
+
+@dataclass(frozen=True)
+class Agent:
+    model: str
+    path: str  # where its requests go
+    upstream: Callable[[Callable[[Mapping[str, Any]], Any]], StrictMessages | StrictResponses]
+    step: Callable[[str], Any]  # the reply that has a command run
+    words: Sequence[str]
+    is_turn: Callable[[Mapping[str, Any]], bool]  # whether a request is one of the task, not a title or an own call
+    usage: Callable[[bytes], tuple[int, int, int, int]]
+    """The fresh, written and cached tokens of a prompt, and those of its reply, in the bytes of a reply."""
+
+
+def _of_messages(sent: bytes) -> tuple[int, int, int, int]:
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    fresh, written, cached = (_number(name, sent) for name in names)
+    return fresh, written, cached, _number("output_tokens", sent, last=True)
+
+
+def _of_responses(sent: bytes) -> tuple[int, int, int, int]:
+    total, cached = _number("input_tokens", sent), _number("cached_tokens", sent)
+    written = _number("cache_write_tokens", sent)
+    return total - cached - written, written, cached, _number("output_tokens", sent)
+
+
+def _number(name: str, sent: bytes, *, last: bool = False) -> int:
+    found = re.findall(rf'"{name}":\s*(\d+)'.encode(), sent)
+    return int(found[-1 if last else 0]) if found else 0
+
+
+AGENTS = {
+    "claude": Agent(
+        "claude-opus-4-8",
+        MESSAGES,
+        StrictMessages,
+        lambda command: [text("I read on."), tool_use("Bash", {"command": command, "description": "Reads"})],
+        ("-p", TASK, "--model", "claude-opus-4-8", "--dangerously-skip-permissions", "--max-turns", "1000"),
+        lambda body: bool(body.get("tools")),
+        _of_messages,
+    ),
+    "codex": Agent(
+        "gpt-6-sol",
+        RESPONSES,
+        StrictResponses,
+        lambda command: [message("I read on."), function_call("exec_command", {"cmd": command})],
+        ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK),
+        lambda body: "prompt_cache_key" in body,
+        _of_responses,
+    ),
+}
+_CODEX = """model = "gpt-6-sol"
+model_context_window = 1050000
+check_for_update_on_startup = false
+
+[analytics]
+enabled = false
+"""
+
+
+def measure(rounds: int = 30, lines: int = 110, agent: str = "claude codex") -> list[dict[str, Any]]:
+    """A row for each agent and way; each round reads a file of so many lines. Some minutes."""
+    rows = []
+    for name in agent.split():
+        if not _COMMANDS[name]:
+            continue
+        logs = {way: played(AGENTS[name], name, options, rounds, lines) for way, options in WAYS.items()}
+        rows += [{"agent": name, "way": way, **row} for way, row in _rows(AGENTS[name], logs)]
+    return rows
+
+
+@dataclass(frozen=True)
+class Log:
+    """What the server has seen, and the receipt that the command printed."""
+
+    prompts: Sequence[tuple[int, int, int, int]]
+    receipt: str
+
+
+def _rows(agent: Agent, logs: Mapping[str, Log]) -> Iterator[tuple[str, dict[str, Any]]]:
+    prices = ModelTable.load(ROOT / "config" / "models.toml").prices(agent.model)
+    assert prices is not None
+    usual = logs["off"]
+    for way, log in logs.items():
+        yield (
+            way,
+            {
+                "requests": len(log.prompts),
+                "largest prompt": max(sum(each[:3]) for each in log.prompts),
+                "USD": _bill(log, prices),
+                "bill, cached prices": _bill(log, prices) / _bill(usual, prices),
+                "bill, no cache": sum(sum(each[:3]) for each in log.prompts)
+                / sum(sum(each[:3]) for each in usual.prompts),
+                "condensations": _told(log.receipt, "condensations"),
+                "offered": "yes" if "--economy auto --" in log.receipt else "no",
+                "told wrong": wrong(log, prices),
+            },
+        )
+
+
+def _bill(log: Log, prices: Prices) -> float:
+    """What all prompts cost, in USD."""
+    parts = ((prices.input, prices.cache_write, prices.cached_input),) * len(log.prompts)
+    return sum(sum(map(_cost, each[:3], price)) for each, price in zip(log.prompts, parts, strict=True))
+
+
+def _cost(tokens: int, price: float) -> float:
+    return tokens * price / 1_000_000
+
+
+def wrong(log: Log, prices: Prices) -> int:
+    """How many of the receipt's figures are not those of the log: requests, failed ones, and the money spent."""
+    spent = _SPENT.search(log.receipt)
+    replies = sum(each[3] for each in log.prompts) * prices.output / 1_000_000
+    paid = float(spent[1].replace(",", "")) if spent else 0.0
+    asked = _told(log.receipt, "requests").split()[0].rstrip(",")
+    return (
+        (int(asked.replace(",", "")) != len(log.prompts))
+        + ("failed" in _told(log.receipt, "requests"))
+        + (abs(paid - _bill(log, prices) - replies) > 0.01 * paid)
+    )
+
+
+def _told(receipt: str, title: str) -> str:
+    found = (line.strip().removeprefix(title) for line in receipt.splitlines() if line.strip().startswith(title))
+    return next(found, "-").strip()
+
+
+def played(agent: Agent, name: str, options: Sequence[str], rounds: int, lines: int) -> Log:
+    """One run of an agent in a folder of its own."""
+    steps = iter(range(1, rounds + 1))
+
+    def script(body: Mapping[str, Any]) -> Any:
+        if not agent.is_turn(body):
+            return _SUMMARY
+        part = next(steps, None)
+        return "All is reviewed." if part is None else agent.step(f"cat src/part_{part}.py")
+
+    with TemporaryDirectory() as place, agent.upstream(script) as upstream:
+        folder = Path(place)
+        work, home = folder / "work", folder / "home"
+        (work / "src").mkdir(parents=True)
+        home.mkdir()
+        for part in range(1, rounds + 1):
+            (work / "src" / f"part_{part}.py").write_text("".join(_source(part, lines)))
+        (home / "config.toml").write_text(_CODEX)
+        (home / "auth.json").write_text('{"OPENAI_API_KEY": "k"}')
+        # `wrap` knows an agent by its name.
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(_COMMANDS[name])} "$@"\n')
+        command.chmod(0o755)
+        store = f"sqlite:///{folder}/s.db"
+        words = ["wrap", "--upstream", f"{upstream.url}/v1", "--store", store, *options, "--", str(command)]
+        done = subprocess.run(
+            [sys.executable, "-c", _SERVE, *words, *agent.words],
+            cwd=work,
+            env={**_kept(), **_variables(home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        if done.returncode or upstream.refusals or next(steps, None) is not None:
+            raise SystemExit(f"{name} {options}: {done.returncode} {upstream.refusals} {done.stderr[-2_000:]}")
+        asked: list[Exchange] = upstream.journal.to(agent.path)
+        return Log([agent.usage(each.sent) for each in asked if each.method == "POST"], done.stderr)
+
+
+def _kept() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("CONDENSER_")}
+
+
+def _variables(home: Path) -> dict[str, str]:
+    keys = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "HOME": str(home), "CODEX_HOME": str(home)}
+    alone = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "1000000"}
+    return {**keys, **alone, "IS_SANDBOX": "1", "CONDENSER_CONFIG": "", "PYTHONPATH": str(ROOT)}
+
+
+def _source(part: int, lines: int) -> Iterator[str]:
+    yield f"PART = {part}\n"
+    for line in range(lines):
+        yield f"def check_{part}_{line}(value: int) -> bool:  # keeps the invariant {line * part} of part {part}\n"
