@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from urllib.parse import unquote_to_bytes
 
 from proxy import quoting
 from proxy.errors import BadRequest
@@ -68,7 +69,8 @@ def may_bear_more(headers: Iterable[tuple[bytes, bytes]], known: Collection[byte
 
 def query_passed(query: bytes) -> bytes:
     """What goes out of a query beside a credential of the operator. A part that some servers split in two does not."""
-    return b"&".join(part for part in query.split(b"&") if part.partition(b"=")[0] in _QUERY and b";" not in part)
+    named = ((unquote_to_bytes(part.partition(b"=")[0]), part) for part in query.split(b"&") if b";" not in part)
+    return b"&".join(part for name, part in named if name in _QUERY)
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], passes: Passes | None = None) -> Headers:

@@ -55,8 +55,8 @@ def test_beside_a_key_of_the_operator_goes_what_is_on_the_list_and_nothing_else(
     fixed = [(b"helicone-auth", b"ours"), (b"x-title", b"we")]
     assert guarded.forwarded(given, BEARER) == [*passed, *fixed, (b"authorization", b"Bearer own")]
     assert guarded.forwarded([], (b"x-api-key", b"")) == [*fixed, (b"x-api-key", b"own")]
-    query = b"api-version=2024-10-21&beta=true&project=other&include[]=a&limit=3&after=x&key=k&beta=1;model=dear"
-    assert guarded.query(query) == b"api-version=2024-10-21&beta=true&include[]=a&limit=3&after=x"
+    query = b"api-version=2024-10-21&beta=true&project=other&include%5B%5D=a&limit=3&after=x&key=k&beta=1;model=dear"
+    assert guarded.query(query) == b"api-version=2024-10-21&beta=true&include%5B%5D=a&limit=3&after=x"
 
 
 def test_a_server_that_takes_no_credentials_gets_none_and_all_else() -> None:
