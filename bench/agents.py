@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ class Log:
 
 
 def _rows(agent: Agent, logs: Mapping[str, Log]) -> Iterator[tuple[str, dict[str, Any]]]:
-    prices = ModelTable.load(ROOT / "config" / "models.toml").prices(agent.model)
+    prices = ModelTable.load(ROOT / "config" / "models.toml").prices(agent.model, time.time())
     assert prices is not None
     usual = logs["off"]
     for way, log in logs.items():

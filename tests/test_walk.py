@@ -12,7 +12,7 @@ import pytest
 
 from tests.walk import ROOT
 
-OWN_CALLS = {"": 411, "derived": 381, "streamed": 426, "condensed": 3_340}
+OWN_CALLS = {"": 409, "derived": 379, "streamed": 424, "condensed": 3_338}
 BOUNDS: dict[str, dict[str, float]] = {
     "": {"returns": 50, "depth_store": 10, "depth_send": 7, "drivers": 39, "modes_per_driver": 6, "files": 56},
     "derived": {"returns": 40, "depth_store": 13, "depth_send": 7, "drivers": 37, "modes_per_driver": 7},
@@ -23,8 +23,8 @@ BOUNDS: dict[str, dict[str, float]] = {
 
 ALL_CALLS = {
     "python_calls_small": 957,
-    "python_calls_medium": 1_078,
-    "python_calls_large": 1_136,
+    "python_calls_medium": 1_076,
+    "python_calls_large": 1_127,
     "python_calls_100_events": 300,
     "c_calls_large": 1_186,
 }
