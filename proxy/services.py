@@ -147,7 +147,7 @@ class Services:
         self.keeper = Keeper(self.stored, ttl=settings.store.ttl, clock=self.clock)
         self.recogniser = Recogniser(self.stored, settings.sessions.headers)
         histories, silence = Histories(self.stored), settings.upstream.read_timeout
-        self.supplier = Supplier(self.stored, histories, self.message_cache, silence)
+        self.supplier = Supplier(self.stored, histories, self.message_cache, silence, settings.limits.body)
         self.measurer = Measurer(self._reader, self.counting, self.message_cache)
         self._recall = Recall()
         self.searcher = Searcher(self._recall, settings.memory, settings.upstream.learned_ttl, self.clock)

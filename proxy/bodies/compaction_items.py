@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from proxy.bodies.message_cache import Element
 from proxy.bodies.wire import Body
-from proxy.errors import BadRequest, HistoryUnavailable
+from proxy.errors import BadRequest, BodyTooLarge, HistoryUnavailable
 from proxy.http.admission import Place
 from proxy.http.encodings import MAX_EXPANSION
 from proxy.protocols.responses import COMPACTION
@@ -82,9 +82,10 @@ class CompactionItems:
             raise HistoryUnavailable(f"Compactions cannot be opened now ({error.reason}).") from None
         items = await asyncio.to_thread(_verified, contents, tenant, key)
         size = len(body.data) + sum(item.length - len(contents[at]) for at, item in items.items())
-        if size > most:
-            raise _refused(max(items), f"with what it stands for, the request has more than {most:,} bytes")
-        await place.expand(size)
+        try:
+            await place.grow(size, most)
+        except BodyTooLarge:
+            raise _refused(max(items), f"with what it stands for, the request has more than {most:,} bytes") from None
         return await asyncio.to_thread(_spliced, body, items)
 
 

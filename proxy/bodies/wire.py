@@ -35,6 +35,7 @@ from proxy.bodies.scanning import (
 from proxy.callers.tenants import ALWAYS, Ping, Trust
 from proxy.controls import Controls
 from proxy.errors import BadRequest
+from proxy.http.admission import Place
 from proxy.http.headers import PROVES_LOGIN, Headers
 from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
 from proxy.servers import LessonScope
@@ -132,6 +133,7 @@ class ClientRequest(NamedTuple):
     encoded_body: bytes = b""  # the body as the client sent it if it had a content encoding, else empty
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
+    place: Place | None = None  # where what is made of it is counted; None for one that nobody sent
     until_answered: AsyncExitStack | None = None  # what is held until the reply has been sent; None if nothing can be
 
     @property

@@ -15,7 +15,7 @@ If a session is deleted and created again, its `created_at` changes, and nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from proxy.bodies.message_cache import Element
@@ -25,14 +25,17 @@ from proxy.conversations.stored import StoredSessions
 from proxy.protocols import endpoint_named
 from proxy.protocols.endpoint import Endpoint
 from proxy.runtime.lru import Lru
-from proxy.store.access import T, decompress
+from proxy.store.access import T, decompress, plain_size
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
 from strategies.core.messages import ROOT, Message, Reader
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024
-IN_THREAD = 16 * 1024  # bytes of blocks as stored; more are decoded in a thread
+MOST_PLAIN = 256 * 1024 * 1024  # bytes of blocks that are unpacked at once, for whomever
+IN_THREAD, PLAIN_IN_THREAD = 16 * 1024, 256 * 1024
+"""Bytes of blocks, as stored and unpacked, from which on they are decoded in a thread."""
+Grow = Callable[[int], Awaitable[None]]
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
 # The memory that one message takes, roughly: its nodes; its text, once as it is stored and once as it was parsed.
@@ -156,7 +159,12 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
 
 
 def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
-    """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
+    """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block.
+
+    Raises `StoreError` if they are more than may be unpacked at once, before any is.
+    """
+    if (size := sum(map(plain_size, blocks.values()))) > MOST_PLAIN:
+        raise StoreError("store-quota", f"the history has {size:,} bytes, more than can be read")
     documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
     return [DecodedBlock(name, messages_of(one), decode_append(one, endpoint)) for name, one in documents]
 
@@ -181,15 +189,16 @@ class Histories:
         self._max_bytes = max_bytes
         self._cached: Lru[StoreKey, StoredHistory] = Lru(max_bytes)
 
-    async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
+    async def history(self, key: StoreKey, session: Session, ends: Collection[str], grow: Grow) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
 
-        `ends` are chain digests in hex, or names of append mode's blocks.
+        `ends` are chain digests in hex, or names of append mode's blocks. `grow` is asked with the bytes of blocks
+        before they are unpacked, and raises what it does.
         """
         history, tries = self._cached.use(key), READS_BY_NAME
         if history is None or history.created_at != session.created_at:
             history, tries = StoredHistory(session.dialect, session.created_at), 0
-        await self._read_missing(key, history, ends, tries)
+        await self._read_missing(key, history, ends, tries, grow)
         if history.size <= self._max_bytes:
             self._cached.put(key, history, history.size)
         else:
@@ -199,22 +208,26 @@ class Histories:
     def forget(self, key: StoreKey) -> None:
         self._cached.forget(key)
 
-    async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str], tries: int) -> None:
+    async def _read_missing(
+        self, key: StoreKey, history: StoredHistory, ends: Collection[str], tries: int, grow: Grow
+    ) -> None:
         """Reads the blocks that the paths to `ends` lack, at most `tries` times by name, else all blocks."""
         for _ in range(tries):
             missing = history.missing(ends)
             if not missing:
                 return
-            if not await self._read(key, history, sorted(missing)):
+            if not await self._read(key, history, sorted(missing), grow):
                 break
-        await self._read(key, history, None)
+        await self._read(key, history, None, grow)
         history.note_all_read(ends)
 
-    async def _read(self, key: StoreKey, history: StoredHistory, names: list[str] | None) -> int:
+    async def _read(self, key: StoreKey, history: StoredHistory, names: list[str] | None, grow: Grow) -> int:
         """Reads the blocks with these names, or all blocks if `names` is None. Returns how many were found."""
         blocks = await self._stored.store.blocks(key, names)
+        size = sum(map(plain_size, blocks.values()))
+        await grow(size)
         try:
-            if sum(map(len, blocks.values())) < IN_THREAD:
+            if size < PLAIN_IN_THREAD and sum(map(len, blocks.values())) < IN_THREAD:
                 decoded = decode_blocks(blocks, history.endpoint)
             else:
                 decoded = await asyncio.to_thread(decode_blocks, blocks, history.endpoint)

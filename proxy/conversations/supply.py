@@ -24,6 +24,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
@@ -35,11 +36,18 @@ from proxy.bodies.wire import Body, ClientRequest
 from proxy.callers.tenants import ALWAYS, Trust
 from proxy.controls import Controls
 from proxy.conversations.codec import BLOCK_VERSION, StoredMessage
-from proxy.conversations.histories import IN_THREAD, Histories, History, history_at
+from proxy.conversations.histories import IN_THREAD, Grow, Histories, History, history_at
 from proxy.conversations.recognition import Identity, Recognised
 from proxy.conversations.session import EMPTY, Tip, may_be_newest_part
 from proxy.conversations.stored import StoredSessions
-from proxy.errors import BadRequest, CredentialUnproven, HeadMismatch, HistoryIncomplete, HistoryUnavailable
+from proxy.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CredentialUnproven,
+    HeadMismatch,
+    HistoryIncomplete,
+    HistoryUnavailable,
+)
 from proxy.protocols.replies import Items
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
@@ -71,13 +79,20 @@ class Append(NamedTuple):
 
 
 class Supplier:
-    """Supplies stored messages; one per app. `silence` is the longest that an upstream may be silent, in seconds."""
+    """Supplies stored messages; one per app.
 
-    def __init__(self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float) -> None:
+    `silence` is the longest that an upstream may be silent, in seconds; a request has at most `most` bytes with what is
+    supplied.
+    """
+
+    def __init__(
+        self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float, most: int
+    ) -> None:
         self._stored = stored
         self._histories = histories
         self._cache = cache
         self._turns = AppendTurns(stored, silence)
+        self._most = most
 
     # -- append mode ---------------------------------------------------------------------------------
 
@@ -86,7 +101,7 @@ class Supplier:
     ) -> tuple[ClientRequest, Append]:
         """A request of append mode with the history that it continues.
 
-        Raises `HeadMismatch`, `HistoryIncomplete`, `HistoryUnavailable` and `BadRequest`.
+        Raises `HeadMismatch`, `HistoryIncomplete`, `HistoryUnavailable`, `BadRequest`, `BodyTooLarge` and `Overloaded`.
         """
         _check_append(request.controls, request.body, identity.id)
         has_turn = True
@@ -96,7 +111,8 @@ class Supplier:
                 turn = self._turns.turn(StoreKey(request.tenant, identity.key), claims=request.trust.accepted)
                 has_turn = await request.until_answered.enter_async_context(turn)
                 await request.trust.look_up(patience)  # the upstream may have accepted the append before this one
-            stored = await self.history(request.tenant, identity, patience, writes=writes, trust=request.trust)
+            grow, named = partial(self._grow, request), (request.tenant, identity, patience)
+            stored = await self.history(*named, grow, writes=writes, trust=request.trust)
             if stored.tip.block:
                 await request.prove()  # the history goes to the upstream, and its head to the client
         except StoreError as error:
@@ -105,11 +121,19 @@ class Supplier:
             raise HeadMismatch(stored.tip.head)
         base, before = _base_of(stored, request.body.elements, request.controls.if_head)
         body = request.body.with_supplied(before)
+        await grow(body.size)
         append = Append(base, request.body.elements, head_after(body.elements), stored.tip.head)
         return request._replace(body=body), append
 
     async def history(
-        self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False, trust: Trust = ALWAYS
+        self,
+        tenant: str,
+        identity: Identity,
+        patience: Patience,
+        grow: Grow,
+        *,
+        writes: bool = False,
+        trust: Trust = ALWAYS,
     ) -> History:
         """The history that append mode has stored under an explicit id.
 
@@ -117,12 +141,12 @@ class Supplier:
         kept. Raises `CredentialUnproven` for one that may not be shown.
         """
         try:
-            return await patience.read(self._history(StoreKey(tenant, identity.key), trust, writes=writes))
+            return await patience.read(self._history(StoreKey(tenant, identity.key), trust, grow, writes=writes))
         except StoreError as error:
             self._stored.outage.failed("a history was not read", error)
             raise
 
-    async def _history(self, key: StoreKey, trust: Trust, *, writes: bool) -> History:
+    async def _history(self, key: StoreKey, trust: Trust, grow: Grow, *, writes: bool) -> History:
         if writes and (failure := await self._stored.why_unreliable()):
             raise StoreError(failure)
         session = await self._stored.load(key)
@@ -134,7 +158,7 @@ class Supplier:
             return History()
         if not await trust.shows(session.traits, self._stored.patience()):
             raise CredentialUnproven
-        stored = await self._histories.history(key, session, [session.tip.block])
+        stored = await self._histories.history(key, session, [session.tip.block], grow)
         try:
             return history_at(session.tip, stored.appended)
         except KeyError:
@@ -153,17 +177,19 @@ class Supplier:
         if asked.controls.append:
             return recognised, None  # it names the history that it continues
         try:
-            return recognised, await self.restored(asked.body, recognised, transcript)
+            return recognised, await self.restored(asked, recognised, transcript)
+        except BodyTooLarge:
+            return recognised, None
         except StoreError as error:
             self._stored.outage.failed("a history was not aligned", error)
             return recognised if recognised.branch else recognised.without_store(error.reason), None
 
-    async def restored(self, body: Body, recognised: Recognised, transcript: Transcript) -> Body | None:
+    async def restored(self, asked: ClientRequest, recognised: Recognised, transcript: Transcript) -> Body | None:
         """The body with the messages that its client has left out; None if none are missing, or it is not known which.
 
-        `transcript` is that of the body. Raises `StoreError`.
+        `transcript` is that of the body. Raises `BodyTooLarge`, `Overloaded` and `StoreError`.
         """
-        session = recognised.session
+        body, session = asked.body, recognised.session
         if session is None and not recognised.failure:
             self._histories.forget(recognised.key)
         if session is None or recognised.identity.id is None or len(transcript.chain) < MIN_RUN:
@@ -171,7 +197,8 @@ class Supplier:
         if not may_be_newest_part(session, recognised.branch, transcript):
             return None
         heads = {branch.head for branch in session.branches}
-        reading = self._histories.history(recognised.key, session, [head.hex() for head in heads])
+        names, grow = [head.hex() for head in heads], partial(self._grow, asked)
+        reading = self._histories.history(recognised.key, session, names, grow)
         history = await recognised.patience.read(reading)
         sent = [message.digest for message in transcript.chain]
         alignment = align(history.tree, heads, sent, [each.role is Role.ASSISTANT for each in transcript.chain])
@@ -180,10 +207,16 @@ class Supplier:
         missing = history.tree.line(alignment.before)[alignment.kept_first :]
         if not missing:
             return None
+        await grow(body.size + sum(len(message.raw) for message in missing))
         elements = await self._elements(missing, body)
         systems = body.endpoint.dialect.system_roles
         chained = (at for at, element in enumerate(body.elements) if element.role not in systems)
         return body.with_supplied(elements, next(islice(chained, int(alignment.kept_first), None)))
+
+    async def _grow(self, request: ClientRequest, size: int) -> None:
+        """Lets a request grow to so many bytes; raises `BodyTooLarge` and `Overloaded`."""
+        if request.place is not None:
+            await request.place.grow(size, self._most)
 
     async def _elements(self, missing: Sequence[StoredMessage], body: Body) -> list[Element]:
         """Stored messages as elements: those of the cache where it has them, so that their counts are known."""

@@ -29,7 +29,7 @@ from enum import StrEnum
 from time import monotonic
 
 from proxy import LOGGER
-from proxy.errors import Overloaded
+from proxy.errors import BodyTooLarge, Overloaded
 from proxy.settings import LimitSettings
 
 ASKS_FOR = 30.0  # seconds for which a tenant counts as asking for a place at an upstream
@@ -88,6 +88,7 @@ class Place:
     memory: int = 0  # bytes of memory that are counted for it
     is_taken: bool = False
     is_upload: bool = False
+    grown: int = 0  # bytes that were let through `grow`
     upstream: str = ""  # where it is counted, if anywhere
 
     def hold(self, count: int) -> None:
@@ -100,9 +101,17 @@ class Place:
             self.is_upload = is_upload
             await self._admission.enter(self)
 
-    async def expand(self, count: int) -> None:
-        """Holds `count` bytes more, which are about to be unpacked, and waits for their peak; raises `Overloaded`."""
-        await self._admission.expand(self, count)
+    async def grow(self, size: int, most: int) -> None:
+        """Lets more be made of the request than came: the gate for items, a stored history and whatever else expands.
+
+        It is asked before anything is made, with the `size` in bytes that is known by then, and holds the memory for
+        it and waits for its peak. Raises `BodyTooLarge` above `most`, and `Overloaded`.
+        """
+        if size > most:
+            raise BodyTooLarge(f"With what it stands for, the request has more than {most:,} bytes.")
+        if size > self.grown:
+            more, self.grown = size - self.grown, size
+            await self._admission.expand(self, more)
 
     def enter_upstream(self, name: str, most: int | None) -> None:
         """Counts the request at an upstream that serves at most so many; raises `Overloaded`."""

@@ -240,6 +240,16 @@ def compress(data: bytes) -> bytes:
     return bytes((VERSION, PLAIN)) + data if data[:1] == bytes((VERSION,)) else data
 
 
+def plain_size(stored: bytes) -> int:
+    """The bytes that a value in stored form has when it is decompressed, without decompressing it."""
+    if stored[:2] != bytes((VERSION, ZSTD)):
+        return len(stored)
+    try:
+        return zstd.get_frame_info(stored[2:20]).decompressed_size or MAX_BYTES
+    except zstd.ZstdError:
+        return MAX_BYTES  # a broken one, which `decompress` refuses
+
+
 def decompress(stored: bytes) -> bytes:
     """The value in stored form, decompressed; raises `store-corrupt`."""
     if stored[:1] != bytes((VERSION,)):

@@ -28,7 +28,7 @@ from proxy.callers.keys import check_permitted, check_unread
 from proxy.callers.tenants import Owner
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
-from proxy.http.encodings import decode_body, decoder_for, most_unpacked
+from proxy.http.encodings import IN_THREAD, decode_body, decoder_for, most_unpacked
 from proxy.http.headers import ENCODING, encoding_of
 from proxy.http.paths import UNLISTED
 from proxy.log import LINE, RequestLine
@@ -261,8 +261,10 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
     try:
         plain = data
         if decoder is not None:
+            unpacked = most_unpacked(len(data), limit) if len(data) >= IN_THREAD else 0
+            place.hold(unpacked)  # before others are served that need memory too
             plain = await decode_body(data, decoder, limit)
-            place.hold(len(plain))
+            place.hold(len(plain) - unpacked)
         await place.take()  # not earlier: what it needs depends on the body's unpacked size
         body = await wire.read_through_cache(
             plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant
@@ -365,6 +367,7 @@ def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: by
         received_at=services.clock(),
         encoded_body=encoded_body,
         encoding_headers=encoding_headers,
+        place=admitted.place,
         until_answered=admitted.until_answered,
         trust=services.callers.trust_in(owner, upstream),
     )

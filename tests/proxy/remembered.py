@@ -27,11 +27,15 @@ DERIVED = Identity()
 NAMED = Identity("X-Condenser-Session", "named")
 
 
+async def ungated(_size: int) -> None:
+    """Lets everything grow: nothing here counts its memory."""
+
+
 class Sessions:
     """Both ways between a conversation and its session."""
 
     def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
-        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0)
+        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0, 2**25)
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
@@ -52,7 +56,7 @@ class Sessions:
         return [json.loads(each.raw or "")["content"] for each in kept]
 
     async def history(self, tenant: str, identity: Identity) -> History:
-        return await self._supplier.history(tenant, identity, self._recogniser.stored.patience())
+        return await self._supplier.history(tenant, identity, self._recogniser.stored.patience(), ungated)
 
 
 def transcript(text: str) -> Transcript:

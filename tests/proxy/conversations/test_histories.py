@@ -12,7 +12,7 @@ from proxy.conversations.session import Session, Tip
 from proxy.conversations.stored import StoredSessions
 from proxy.conversations.supply import Append
 from proxy.store.base import Store, StoreError, StoreKey, Write
-from tests.proxy.remembered import transcript
+from tests.proxy.remembered import transcript, ungated
 from tests.support.chat_bodies import element
 
 KEY = StoreKey("t", "s")
@@ -52,7 +52,7 @@ class Stage:
     async def read(self, text: str, key: StoreKey = KEY, session: Session = SESSION) -> str:
         """The stored line to the end of `text`."""
         end = transcript(text).digests[-1]
-        history = await self.histories.history(key, session, [end.hex()])
+        history = await self.histories.history(key, session, [end.hex()], ungated)
         return "".join(json.loads(each.raw or "")["content"] for each in history.tree.line(end))
 
 
@@ -153,6 +153,6 @@ async def test_appends_are_followed_by_the_names_of_their_blocks(stage: Stage) -
         append = Append(line, (element(json.dumps(body)),), f"{i + 1}-aa")
         line, data = append.block([{"role": "assistant", "content": f"answer {i}"}])
         await stage.write({line.block: data})
-        history = await stage.histories.history(KEY, SESSION, [line.block])
+        history = await stage.histories.history(KEY, SESSION, [line.block], ungated)
     assert [names and len(names) for names in stage.store.asked] == [None, 1, 1]
     assert [len(each.elements) for each in history.appended.values()] == [2, 2, 2]

@@ -154,14 +154,14 @@ async def test_a_request_that_expands_waits_for_its_new_peak_and_lets_others_in(
     growing, other = [await entered(door, tenant, 80) for tenant in "ab"]
     small = entering(door, "c", 1)
     await asyncio.sleep(0)
-    expanding = asyncio.ensure_future(growing.expand(300))
+    expanding = asyncio.ensure_future(growing.grow(300, 10_000))
     await asyncio.sleep(0)
     assert not expanding.done()
     (await small).leave()
     assert not expanding.done()
     other.leave()
     await expanding
-    again = asyncio.ensure_future(growing.expand(10_000))  # more than there is: it is served alone
+    again = asyncio.ensure_future(growing.grow(10_000, 10_000))  # more than there is: it is served alone
     await asyncio.sleep(0)
     assert again.done()
     growing.leave()
