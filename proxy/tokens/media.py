@@ -1,10 +1,10 @@
 """The published prices of pictures, PDF pages and sounds, by the model's vendor; nothing is fetched, and no picture is
 decoded.
 
-The size of a picture is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not
-understood, has no price. The prices are those of the vendors' documentation (OpenAI's also in litellm 1.109): tiles, or
-patches up to a cap, after the picture was fitted into a square. A model of another vendor is charged the lowest price
-that anyone has published: a guess must not cut history.
+`imagesize` reads the size of a picture from the beginning of a `data:` URI. A picture elsewhere, or one whose header is
+not understood, has no price. The prices are those of the vendors' documentation (OpenAI's also in litellm 1.109):
+tiles, or patches up to a cap, after the picture was fitted into a square. A model of another vendor is charged the
+lowest price that anyone has published: a guess must not cut history.
 
 Of a file in base64 only the two ends are decoded; they tell the pages of a PDF and the seconds of a sound.
 """
@@ -19,8 +19,11 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from itertools import islice
 from typing import NamedTuple
+
+import imagesize
 
 from proxy.tokens.models import claude_version, is_openais
 
@@ -60,15 +63,24 @@ class Ends(NamedTuple):
 
 def ends_of(data: str) -> Ends:
     """The ends of a file in base64, or in a `data:` URI with base64; empty if it is neither."""
-    start = data.find(",", 0, 256) + 1 if data.startswith("data:") else 0
+    start = _start_of(data)
     chars, at = len(data) - start, start + END_CHARS
-    first, last = ("".join(part.split()) for part in (data[start:at], data[max(at, len(data) - END_CHARS) :]))
+    last = "".join(data[max(at, len(data) - END_CHARS) :].split())
     try:
-        # Where lines are broken an end may begin or stop within a group of four.
-        head, tail = base64.b64decode(first[: len(first) // 4 * 4]), base64.b64decode(last[len(last) % 4 :])
+        head, tail = _beginning_of(data), base64.b64decode(last[len(last) % 4 :])
     except ValueError:
         return Ends(b"", b"", 0)
     return Ends(head, tail, len(head) + len(tail) if chars <= 2 * END_CHARS else chars * len(head) // END_CHARS)
+
+
+def _start_of(data: str) -> int:
+    return data.find(",", 0, 256) + 1 if data.startswith("data:") else 0
+
+
+def _beginning_of(data: str) -> bytes:
+    start = _start_of(data)
+    first = "".join(data[start : start + END_CHARS].split())
+    return base64.b64decode(first[: len(first) // 4 * 4])  # where lines are broken it may stop within a group of four
 
 
 def pages_of(pdf: Ends) -> int | None:
@@ -147,8 +159,6 @@ def _seconds_of_mp3(head: bytes, size: int) -> float | None:
     kbits = (_MP3_KBITS if is_first_version else _MP3_KBITS_LOW)[head[at + 2] >> 4]
     return (size - at) / (kbits * 125) if kbits else None
 
-
-HEADER_CHARS = 65_536  # base64 characters of a picture that are read; a JPEG may have a long preview before its size
 
 Size = tuple[int, int]
 
@@ -251,56 +261,14 @@ def media_prices(model: str) -> MediaPrices:
     return next((prices for pattern, prices in _OTHERS if pattern.search(model)), LEAST)
 
 
-def size_of(uri: str) -> Size | None:
-    """Width and height in pixels of a picture in base64 or in a `data:` URI with base64; None if that is unknown."""
-    if not uri.startswith("data:"):
-        return size_of_base64(uri)
-    head, _, _ = uri[:256].partition(",")
-    start = len(head) + 1
-    return size_of_base64(uri[start : start + HEADER_CHARS]) if head.endswith("base64") else None
-
-
-def size_of_base64(text: str) -> Size | None:
-    """Width and height from the beginning of a base64 PNG, GIF, WebP or JPEG, or None."""
+def size_of(picture: str) -> Size | None:
+    """Width and height in pixels of a picture in base64, or in a `data:` URI with base64; None if that is unknown."""
     try:
-        width, height = _size(base64.b64decode(text[: min(len(text), HEADER_CHARS) // 4 * 4])) or (0, 0)
-    except (ValueError, struct.error):
+        # Whatever it meets in a file, it answers (-1, -1).
+        width, height = map(round, imagesize.get(BytesIO(_beginning_of(picture)), exif_rotation=False))
+    except ValueError:
         return None
-    return (width, height) if width and height else None
-
-
-def _size(data: bytes) -> tuple[int, ...] | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return struct.unpack_from(">II", data, 16)
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return struct.unpack_from("<HH", data, 6)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _size_of_webp(data)
-    return _size_of_jpeg(data) if data.startswith(b"\xff\xd8") else None
-
-
-def _size_of_webp(data: bytes) -> tuple[int, ...] | None:
-    match data[12:16]:
-        case b"VP8 ":
-            return tuple(side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
-        case b"VP8L":
-            (bits,) = struct.unpack_from("<I", data, 21)
-            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-        case b"VP8X" if len(data) >= 30:
-            return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
-    return None
-
-
-def _size_of_jpeg(data: bytes) -> tuple[int, ...] | None:
-    """Walks the segments to the first start-of-frame one, which has the size."""
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return struct.unpack_from(">HH", data, at + 5)[::-1]
-        # A marker may be preceded by fill bytes.
-        at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", data, at + 2)[0]
-    return None
+    return (width, height) if width > 0 and height > 0 else None
 
 
 def _tiles(size: Size) -> int:

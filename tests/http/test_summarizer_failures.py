@@ -124,14 +124,15 @@ def test_a_summary_call_has_the_callers_credential_and_model() -> None:
         stage.model = "m@half-window"
         stage.ask(
             chat(12),
-            [("OpenAI-Organization", "org"), ("X-Private", "no"), ("Cookie", "a=b")],
+            [("OpenAI-Organization", "org"), ("OpenAI-Project", "p"), ("X-Private", "no"), ("Cookie", "a=b")],
             tools=[{"type": "function", "function": {"name": "f"}}],
             temperature=0.5,
             stream=False,
         )
         call = stage.summaries[0]
-        assert (call.header("authorization"), call.header("openai-organization")) == ("Bearer sk-first", "org")
-        assert (call.header("x-private"), call.header("cookie")) == (None, None)
+        assert call.header("authorization") == "Bearer sk-first"
+        chooses_account = ("openai-organization", "openai-project")
+        assert {call.header(name) for name in (*chooses_account, "x-private", "cookie")} == {None}
         assert set(call.json()) == {"model", "messages", "max_completion_tokens"}
         assert call.json()["model"] == "m"
         assert [each["role"] for each in call.json()["messages"]] == ["system", "user"]

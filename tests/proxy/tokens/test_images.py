@@ -42,19 +42,24 @@ def extended(width: int, height: int) -> bytes:
     return webp(b"VP8X", b"\0\0\0\0" + sides)
 
 
+def tiff(width: int, height: int) -> bytes:
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in ((256, width), (257, height)))
+    return b"II*\0" + struct.pack("<IH", 8, 2) + entries
+
+
 def uri(data: bytes) -> str:
     return "data:image/whatever;base64," + base64.b64encode(data).decode()
 
 
-@pytest.mark.parametrize("make", [png, gif, jpeg, lossy, lossless, extended])
+@pytest.mark.parametrize("make", [png, gif, jpeg, lossy, lossless, extended, tiff])
 def test_the_size_is_read_from_the_header(make: object) -> None:
     assert callable(make)
     assert media.size_of(uri(make(1126, 488))) == (1126, 488)
 
 
 def test_only_the_beginning_of_a_picture_is_decoded() -> None:
-    whole = uri(png(10, 20) + b"\0" * 100_000)
-    assert media.size_of(whole[:90_000] + "€ is no base64" * 1_000_000) == (10, 20)
+    whole = uri(png(10, 20) + b"\0" * media.END_CHARS)
+    assert media.size_of(whole[: media.END_CHARS + 100] + "€ is no base64" * 1_000_000) == (10, 20)
     for model, like in (("gpt-4o-mini-2024-07-18", "gpt-4o-mini"), ("gpt-5.2-pro", "gpt-5.2"), ("o3-pro", "o3")):
         assert media.media_prices(model) == media.media_prices(like)
 
