@@ -31,10 +31,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proxy.quoting import redacted
-from proxy.runtime.loops import Loops
 from proxy.store.base import CHECK, KeptBytes, Quotas, Store, StoreError
+
+if TYPE_CHECKING:
+    from proxy.runtime.loops import Loops
 
 _SQLITE = "sqlite:///"
 TENANT_ON_ONE_MACHINE = 4 * 1024**3  # bytes of one tenant where sessions share a disk with everything else

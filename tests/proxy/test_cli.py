@@ -199,7 +199,7 @@ def test_replicas_with_one_pepper_have_one_token_and_others_a_token_of_their_own
 
 def test_the_address_that_serve_prints_signs_in() -> None:
     port = free_port()
-    words = ("serve", "--port", str(port), "--store", "memory://")
+    words = ("serve", "--port", str(port), "--store", "memory://", "--single-user")
     with subprocess.Popen([sys.executable, "-m", "proxy", *words], stdout=subprocess.PIPE, text=True) as serving:
         try:
             assert serving.stdout is not None

@@ -1,6 +1,7 @@
 """`condenser models update` writes a table beside the settings, and the newest table is the one that is read."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,8 @@ def test_packages_are_read_and_litellm_is_not_imported(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    for name in ("litellm", "genai_prices"):  # another test may have imported the real one
+        monkeypatch.delitem(sys.modules, name, raising=False)
     code, out, err = update(capsys)
     assert (code, err, "from litellm==9.9, then genai-prices==0.9\n" in out) == (0, "", True)
     table = model_table()

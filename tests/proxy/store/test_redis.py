@@ -34,8 +34,8 @@ async def test_every_key_holds_the_tenant_and_has_a_time_to_live(store: RedisSto
     chain = b"condenser:{tenant:d}:chain:d"
     claim = b"condenser:{tenant:work}:claim"
     session = [b"condenser:{tenant:session}:" + part for part in parts]
-    newest = b"condenser:{}:newest"
-    assert keys == sorted([chain, claim, newest, *session])
+    newest = [b"condenser:{}:newest", b"condenser:{tenant}:newest"]
+    assert keys == sorted([chain, claim, *newest, *session])
     for key in keys:
         assert 0 < await client.pttl(key) <= TTL * 1000
 
@@ -62,10 +62,12 @@ async def usage(client: Redis) -> dict[bytes, bytes]:
     return dict(await sizes)
 
 
-async def test_without_a_quota_of_tenants_nothing_is_noted(own_redis: RedisServer, client: Redis) -> None:
+async def test_without_a_quota_of_tenants_only_their_newest_sessions_are_noted(
+    own_redis: RedisServer, client: Redis
+) -> None:
     async with opened(own_redis.url, quotas=Quotas(entry=1_000)) as store:
         await fill(store)
-    assert await client.keys("condenser:{tenant}:*") == []
+    assert await client.keys("condenser:{tenant}:*") == [b"condenser:{tenant}:newest"]
 
 
 async def test_a_tenants_usage_expires_and_leaves_with_its_session(own_redis: RedisServer, client: Redis) -> None:
