@@ -11,7 +11,7 @@ taken from the session if it sticks (`Controls.over`), and else from the setting
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from operator import attrgetter
@@ -255,11 +255,6 @@ class Controls:
         """Whether the request can be answered only if its body can be read."""
         return self.dry_run or self.append
 
-    @property
-    def treatment(self) -> Hashable:
-        """The controls that do more than select the history, as a key: requests with equal keys are treated alike."""
-        return *_TREATMENT(self), repr(self.options)
-
     def over(self, kept: Mapping[str, Any]) -> Controls:
         """These controls; those that are not set are taken from what a session has kept, if it can be read."""
         stored = {name: _stored(row, kept.get(name)) for name, row in _STICKY.items()}
@@ -293,7 +288,8 @@ ROWS: Mapping[str, Control] = {each.name: each.metadata["row"] for each in field
 """The controls, by field."""
 KEYS = tuple(row.key for row in ROWS.values())
 _STICKY = {name: row for name, row in ROWS.items() if row.sticks}
-_TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
+TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
+"""The controls that do more than select the history, without `options`: requests with equal ones are treated alike."""
 _HEADERS = {key: _header(key) for key in KEYS}
 _PREFIX = _header("").lower().encode()
 _UPSTREAM = _header("upstream").lower().encode()

@@ -93,7 +93,7 @@ class Services:
         self.tenants = Tenants(settings, key, self.keys)
         self.settings, self.clock = settings, clock
         self.tracing = open_tracing() if OTLP in os.environ else None
-        self.telemetry = Telemetry(self.tenants.is_name, settings.currency)
+        self.telemetry = Telemetry(self.tenants.names, settings.currency)
         self.upstream = Upstream(settings.upstream)
         self.store = store = timed(store, self.telemetry.record_store)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
@@ -159,7 +159,7 @@ class Services:
             tasks=self.background,
         )
         self.decider = self._decider(resolver)
-        self.attempts = Attempts(self.keeper, self.searcher, settings.usage_probe)
+        self.attempts = Attempts(self.keeper, self.stored.outage, self.searcher, settings.usage_probe)
         self.refusals = self._refusals()
 
     def renew(self, settings: Settings) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import re
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -151,10 +151,10 @@ class Telemetry:
     """The metrics of one app, with a registry of their own.
 
     If there are several workers, the client library keeps all values in a directory that they share, and each of them
-    shows those of all (`SHARED`). `is_name` tells whether a text is the name of a tenant; money is in `currency`.
+    shows those of all (`SHARED`). `names` are those of tenants, whenever one is asked for; money is in `currency`.
     """
 
-    def __init__(self, is_name: Callable[[str], bool] = lambda _: False, currency: str = BUNDLED_CURRENCY) -> None:
+    def __init__(self, names: Container[str] = (), currency: str = BUNDLED_CURRENCY) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         metrics = {
@@ -164,7 +164,7 @@ class Telemetry:
         # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
         self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
-        self._is_name, self._currency = is_name, currency
+        self._names, self._currency = names, currency
         self._models: set[str] = set()
         self._kinds: set[tuple[str, str, str]] = set()
         self._waiting: dict[tuple[str, str, str, str], Tally[str]] = {}
@@ -244,7 +244,7 @@ class Telemetry:
             self.metric("broken_total", line.upstream).inc()
         if not amounts.get("requests"):
             return
-        tenant, strategy = line.tenant if self._is_name(line.tenant) else OTHER, "none"
+        tenant, strategy = line.tenant if line.tenant in self._names else OTHER, "none"
         if line.turn is not None:
             self._note_arrival(line.turn.sent.decision)
             strategy = line.turn.sent.decision.context.policy.pipeline.text

@@ -84,10 +84,6 @@ class Measured(NamedTuple):
     ) -> Measured:
         return cls(transcript, transcript.tokens + overhead, overhead, precision, counted_by, outside_digest)
 
-    def with_newest_turn(self, length: int) -> Measured:
-        """The same list, of which so many last messages are the newest turn."""
-        return self._replace(transcript=self.transcript.having(newest_turn=length))
-
 
 class Prefixes:
     """The cached prefixes. Their elements take at most about `max_bytes`; most are in the message cache too."""

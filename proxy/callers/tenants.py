@@ -23,7 +23,7 @@ import logging
 import math
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
@@ -92,11 +92,15 @@ class Tenants:
         self._known = {*self._names, *lowered_names(settings.sessions.headers)}
         self._trusted = TrustedProxies(settings.server.trusted_proxies)
         self._key = key[:64]
+        self._shown: dict[str, str] = {}
+        self.names: Collection[str] = self._shown.values()  # those that tenants have by now
         self.name_all(settings)
 
     def name_all(self, settings: Settings) -> None:
         """Takes the names of tenants from these settings."""
-        self._shown = {self.of_key(entry.owner): entry.owner for entry in settings.auth.keys} | settings.tenant.names
+        shown = {self.of_key(entry.owner): entry.owner for entry in settings.auth.keys} | settings.tenant.names
+        self._shown.clear()
+        self._shown.update(shown)
 
     def of_key(self, name: str) -> str:
         """The tenant with this name among those of keys."""
@@ -105,9 +109,6 @@ class Tenants:
     def name(self, tenant: str) -> str | None:
         """The name of a tenant, by its key or by `tenant.names`; None if it has none."""
         return self._shown.get(tenant)
-
-    def is_name(self, shown: str) -> bool:
-        return shown in self._shown.values()
 
     def shown(self, tenant: str) -> str:
         """A tenant for people: its name, else the beginning of its digest."""

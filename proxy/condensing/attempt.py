@@ -33,7 +33,7 @@ from proxy.servers.known import Server
 from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.servers.windows import UNKNOWN
 from proxy.settings.profile import Restriction
-from proxy.store.access import Patience
+from proxy.store.access import Outage, Patience
 from proxy.store.base import StoreKey
 from proxy.tokens.media import media_prices
 from strategies.core.budget import UNLIMITED
@@ -77,6 +77,7 @@ class Attempts:
     """Makes the attempts to send decisions; one per app."""
 
     keeper: Keeper
+    outage: Outage  # whether the store fails now
     searcher: Searcher
     usage_probe: bool  # whether a body that is changed anyway asks for the usage of its stream, if the client did not
 
@@ -112,8 +113,8 @@ class Attempts:
         if not (context.history.kept.chain and context.may_store) or (is_new and _is_too_small(context)):
             return Attempt(decision, captures=bool(context.heads[1]))
         decision = decision._replace(session=found.key.name if found.identity.id is None else found.shown_id)
-        if refused := self.keeper.refused:
-            decision = degraded(decision, refused)
+        if self.outage.refuses:
+            decision = degraded(decision, self.outage.refuses)
         captures = context.compacting is not None if context.append is None else bool(context.heads[1])
         last_applied = decision.applied.id if decision.applied else ""
         if decision.applied is None and not context.policy.rewrites:

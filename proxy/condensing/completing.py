@@ -85,7 +85,9 @@ class Completer:
         now, session = self.servers.clock(), context.recognised.session
         had = session.traits if session else ()
         rows = [row for row in TRAITS if row.name in had or (row.applies and row.applies(context))]
-        context = context.for_profile(context.policy.profile).with_session_facts()
+        context = context.for_profile(context.policy.profile)
+        if context.history.measured.transcript.lasting:
+            context = context.with_pinned()
         for shape in [row.shape for row in rows if row.shape]:
             context = shape(context, now)
         if any(context.policy.memory):

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from proxy.controls import MEMORY, Controls, Memory, pipeline_named
+from proxy.controls import MEMORY, TREATMENT, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
 from proxy.reasons import Reason
 from proxy.runtime.lru import Lru
@@ -78,11 +78,8 @@ class Policy(NamedTuple):
     """Why nothing is due below the marks: an unknown window has one mark only, and that may be far away."""
     acts_by_size: bool = False
     """Whether a request is rewritten only because of its size: no judge, no trigger of a stage, no moving mark."""
-
-    @property
-    def rewrites(self) -> bool:
-        """Whether requests may be changed: not if they are `off`, or only observed."""
-        return not (self.pipeline.is_off or self.pipeline.observe)
+    rewrites: bool = False  # whether requests may be changed: not if they are `off`, or only observed
+    asks_window: bool = False  # whether the server is asked for its window: not if that is set, or plays no part
 
     @property
     def roles(self) -> Mapping[str, ModelRole]:
@@ -130,7 +127,8 @@ class Policy(NamedTuple):
 
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""
-        return self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
+        off = self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
+        return off._replace(rewrites=False, asks_window=False)
 
     def triggered_at(self, tokens: int) -> Policy:
         """The policy for a request whose client wants its history compacted at so many tokens of the upstream."""
@@ -209,8 +207,8 @@ class Policies:
             self.renew(self._settings, self.table)
         model, size = server.scope.model, server.size_refused.tokens if server.size_refused is not None else None
         known = server.window, server.prompt_window, server.profile, size, server.pays_list_prices
-        # The session's settings may hold any JSON value; as text they can be part of a key.
-        key = (model, known, reply_limit, controls.treatment, repr(session))
+        # Options, and the session's settings, may hold any JSON value; as text they can be part of a key.
+        key = (model, known, reply_limit, TREATMENT(controls), repr(controls.options), repr(session))
         return self._policies.use(key) or self._policies.put(key, self._policy(controls, session, server, reply_limit))
 
     def _policy(
@@ -231,6 +229,8 @@ class Policies:
             stages=strategies,
             judging=next(iter(judges), None),
             acts_by_size=not (pipeline.is_off or acts_otherwise or server.profile.form),
+            rewrites=not (pipeline.is_off or pipeline.observe),
+            asks_window=not (pipeline.is_off or server.window.is_set),
             ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=server.window,
             prompt_window=server.prompt_window,

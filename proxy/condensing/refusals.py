@@ -20,14 +20,12 @@ from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, 
 from proxy.condensing.ladder.rung import Next, Parts
 from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import RequestContext
-from proxy.conversations.recognition import Recognised
 from proxy.conversations.searching import Following, HiddenRounds, SendBody
 from proxy.errors import ProxyError
 from proxy.protocols.opening import OpenedReply, open_reply
 from proxy.protocols.replies import Usage
 from proxy.quoting import label
 from proxy.servers.counting import Anchor
-from proxy.servers.known import Server
 from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
 from proxy.servers.upstream import UpstreamReply
 from proxy.servers.windows import SizeRefused
@@ -70,8 +68,7 @@ class Refusals:
         return found
 
     async def room_for(self, attempt: Attempt) -> None:
-        if self.parts.servers.pools:
-            await take_room(self.parts, attempt)
+        await take_room(self.parts, attempt)
 
     async def keep(self, attempt: Attempt) -> None:
         """Keeps the size that was refused, although the request failed."""
@@ -84,18 +81,6 @@ class Refusals:
             await self.parts.attempts.keeper.amend(
                 context.recognised, lambda session: size_refused.TRAIT.put(session, size), creates=False
             )
-
-    def in_session(self, server: Server, place: Recognised) -> Server:
-        """The server under the size that it has refused in the request's session, as long as that holds."""
-        session, servers = place.session, self.parts.servers
-        size: SizeRefused | None = (
-            servers.learned.sizes.get((server.scope, place.shown_id))
-            if session is None
-            else session.traits.get(size_refused.TRAIT.name)
-        )
-        if size is None or (size.model, size.upstream) != (server.scope.model, server.scope.upstream):
-            return server
-        return server._replace(size_refused=size) if size.until > servers.clock() else server
 
     def _keep_unstored(self, context: RequestContext, size: SizeRefused | None) -> None:
         """Keeps the size refused of a session that is not stored, in this process."""

@@ -59,7 +59,8 @@ class History(NamedTuple):
 
     def counted(self, measured: Measured) -> History:
         """The same with its tokens counted, after they were estimated; then all of its lists were one."""
-        return history_of(measured, measured, measured, keeps_last=self.kept is self.transcript)
+        newest = self.transcript.newest_turn
+        return history_of(measured, measured, is_whole=True, keeps_last=self.kept is self.transcript, newest=newest)
 
     def changed(self, change: Callable[[Transcript], Transcript]) -> History:
         """The same with its transcripts changed by `change`, which leaves their messages alone."""
@@ -90,8 +91,12 @@ class History(NamedTuple):
         return self._replace(measured=measured, shown=measured.transcript)
 
 
-def history_of(sent: Measured, whole: Measured, measured: Measured, *, keeps_last: bool) -> History:
-    transcript = whole.transcript
+def history_of(sent: Measured, whole: Measured, *, is_whole: bool, keeps_last: bool, newest: int) -> History:
+    """The history whose views are made of the whole list or of the sent one; `newest` messages are the newest turn."""
+    if newest:
+        is_one, sent = whole is sent, sent._replace(transcript=sent.transcript.having(newest_turn=newest))
+        whole = sent if is_one else whole._replace(transcript=whole.transcript.having(newest_turn=newest))
+    measured, transcript = whole if is_whole else sent, whole.transcript
     kept = transcript if keeps_last else transcript.without_last()
     return History(sent, whole, measured, transcript, kept, measured.transcript)
 
@@ -206,13 +211,6 @@ class RequestContext(NamedTuple):
         if profile.form == self.history.measured.transcript.form:
             return context
         return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
-
-    def with_session_facts(self) -> RequestContext:
-        """The context whose transcripts know where the newest turn begins, and what stays by its kind (`lasting`)."""
-        length, context = self.recognised.newest_turn, self
-        if length != self.history.transcript.newest_turn:
-            context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length))
-        return context.with_pinned() if self.history.measured.transcript.lasting else context
 
     def with_pinned(self, pins: Sequence[bytes] = ()) -> RequestContext:
         """The context in which these messages stay, and those that stay by their kind."""
@@ -341,7 +339,8 @@ def context_of(  # noqa: PLR0913
 ) -> RequestContext:
     """The context of a request, with what follows from what was found."""
     controls, session, branch, history = request.controls, recognised.session, recognised.branch, whole.transcript
-    measured = whole if policy.rewrites else sent
+    keeps_last, newest = compacting is not Compacting.PROMPT, recognised.newest_turn
+    lists = history_of(sent, whole, is_whole=policy.rewrites, keeps_last=keeps_last, newest=newest)
     is_unknown = compacting is not None and branch is None
     may_store = not (controls.no_store or controls.dry_run or recognised.failure or is_unknown)
     return RequestContext(
@@ -350,8 +349,8 @@ def context_of(  # noqa: PLR0913
         policy=policy,
         server=server,
         traits=NO_TRAITS if server.size_refused is None else {SIZE_REFUSED: server.size_refused},
-        history=history_of(sent, whole, measured, keeps_last=compacting is not Compacting.PROMPT),
-        sized=Sized(measured.overhead, policy.budget),
+        history=lists,
+        sized=Sized(lists.measured.overhead, policy.budget),
         branch=branch,
         branch_name=session.name_for(branch, has_tools=has_tools) if session and history.chain else MAIN,
         has_tools=has_tools,

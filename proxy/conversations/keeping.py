@@ -28,7 +28,7 @@ from proxy.conversations.session import DERIVED, Branch, Session, Tip, openings,
 from proxy.conversations.stored import NONE, TRIES, StoredSessions
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.store.access import compress
-from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
+from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.transcript import Transcript
@@ -199,12 +199,6 @@ class Keeper:
             await self._stored.write(changing, self._stored.patience())
         except StoreError as error:
             self._stored.outage.failed("a request that failed was not recorded", error)
-
-    @property
-    def refused(self) -> str:
-        """Why the store refuses writes, as far as is known; "" if it does not."""
-        unwritten = self._stored.outage.unwritten
-        return unwritten if unwritten in REFUSED_WRITES else ""
 
     async def settle(self, recognised: Recognised, update: SessionUpdate) -> str:
         """Stores the session after this request. Returns why it was not stored in time, "" if it was.

@@ -131,12 +131,14 @@ class Outage:
     It logs one line when an outage begins, and one when it ends. A store that cannot write, such as a full or read-only
     one, counts as failing until something is written again.
 
-    `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
+    `unwritten` is why the last write failed, "" if it did not, and `refuses` the same of a store that refuses writes.
+    `on_write` is called with the first after each write.
     """
 
     _clock: Callable[[], float]
     _on_write: Callable[[str], None] = lambda _reason: None
     unwritten: str = field(default="", init=False)
+    refuses: str = field(default="", init=False)
     _since: float | None = field(default=None, init=False)
     _served: int = field(default=0, init=False)
     _refused: int = field(default=0, init=False)
@@ -162,13 +164,13 @@ class Outage:
     def write_failed(self, error: StoreError) -> None:
         """Records that a write failed, if the store is the cause and not the value."""
         if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
-            self.unwritten = error.reason
+            self.unwritten, self.refuses = error.reason, error.reason if error.reason in REFUSED_WRITES else ""
             self._on_write(error.reason)
 
     def answered(self, *, wrote: bool = False) -> None:
         """Records that the store did what it was asked, and whether it `wrote`."""
         if wrote:
-            self.unwritten = ""
+            self.unwritten = self.refuses = ""
             self._on_write("")
         if self._since is None or (self._writes_only and not wrote):
             return

@@ -181,11 +181,8 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
         asked, place = asked._replace(body=restored), place.continued_by(whole.transcript)
     if controls.dry_run and place.knows_stored:
         await asked.prove()
-    if place.newest_turn:
-        is_whole, sent = whole is sent, sent.with_newest_turn(place.newest_turn)
-        whole = sent if is_whole else whole.with_newest_turn(place.newest_turn)
     # What applies to it.
-    server = services.refusals.in_session(server, place)
+    server = services.servers.in_session(server, place.session and place.session.traits, place.shown_id)
     policy = services.policies.for_request(asked, place.session, server)
     if policy.scope:
         place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
@@ -276,7 +273,8 @@ async def relay(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> Kept
     relayed.watched = watched = WatchedReply(endpoint, reply.headers, capture)
     relayed.settle = partial(settle, services, turn, watched)
     relayed.must_settle = bool(turn.sent.decision.context.heads[1])
-    relayed.follow = partial(follow_up, services, turn)
+    if turn.sent.stores and not turn.sent.decision.context.is_idle:
+        relayed.follow = partial(follow_up, services, turn)
     relayed.start_task = partial(services.background.own, to_its_end=True)
     relayed.editor = editor_of(turn, reply) if turn.sent.decision.probed else None
     return KeptAlive(came, turn, relayed)
@@ -349,8 +347,6 @@ async def store(services: Services, turn: Turn, items: Items = (), waiting: Wait
 
 def follow_up(services: Services, turn: Turn) -> None:
     """Starts the work that has become due; raises nothing."""
-    if not turn.sent.stores or turn.sent.decision.context.is_idle:
-        return
     try:
         services.decider.preparer.follow_up(turn.sent.decision)
     except Exception:  # noqa: BLE001

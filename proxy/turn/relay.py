@@ -158,7 +158,8 @@ class Relay:
         finally:
             self.client.close()
             await self.reply.close()
-            self._follow_up()
+            if self.follow is not None and self._is_complete:
+                self._follow_up(self.follow)
 
     async def _stream(self, send: Send) -> None:
         headers = to_client(self.reply.headers) + self.own_headers
@@ -276,11 +277,9 @@ class Relay:
         if self._unsettled is not None:
             raise self._unsettled
 
-    def _follow_up(self) -> None:
+    def _follow_up(self, follow: Callable[[], None]) -> None:
         """Calls `follow` after a complete reply, once that is stored, even if the client left at its last event."""
-        follow, storing = self.follow, self._storing
-        if follow is None or not self._is_complete:
-            return
+        storing = self._storing
         if storing is None or storing.done():
             follow()
         else:

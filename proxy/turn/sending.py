@@ -39,8 +39,7 @@ async def at_server(came: AdmittedRequest, turn: Turn) -> None:
     services, decision, address = came.services, turn.sent.decision, turn.asked.upstream.base_url
     if decision.action is Action.DEGRADED and decision.reason.startswith("store-"):
         services.stored.outage.count_request()
-    policy = decision.context.policy
-    if not (policy.pipeline.is_off or policy.window.is_set):
+    if decision.context.policy.asks_window:
         server = services.discovered[address]
         server.ask_if_due()
         came.at_end.append(server.ask_after_reply)  # a local server may have loaded a model with another window
@@ -51,7 +50,8 @@ async def at_server(came: AdmittedRequest, turn: Turn) -> None:
     lane.enter_foreground()
     came.at_end.append(lane.leave_foreground)
     await lane.cleared()
-    await services.refusals.room_for(turn.sent)
+    if services.servers.pools:
+        await services.refusals.room_for(turn.sent)
 
 
 def _ask_for_list(server: Discovered, asked: ClientRequest) -> None:

@@ -77,13 +77,13 @@ class Forwarder:
 
     async def send(self, method: str, url: str, headers: Pairs, body: bytes | AsyncIterator[bytes]) -> ForwardedReply:
         """Sends a request and returns when the reply's head has come; raises `UpstreamUnavailable`."""
-        content = _Bytes(body) if isinstance(body, bytes) else _Upload(body)
+        content = (_Bytes(body) if body else None) if isinstance(body, bytes) else _Upload(body)
         try:
             response = await self._session.request(
                 method,
                 URL(url, encoded=True),
                 headers=headers,
-                data=content or None,
+                data=content,
                 allow_redirects=False,
             )
         except TimeoutError as error:
@@ -231,9 +231,6 @@ class _Bytes(Payload):
     def __init__(self, value: bytes) -> None:
         super().__init__(value)
         self._body = value
-
-    def __bool__(self) -> bool:
-        return bool(self._body)
 
     @property
     def size(self) -> int:
