@@ -10,8 +10,8 @@ import pytest
 from proxy import controls
 from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing import account
+from proxy.condensing.attempt import Attempts
 from proxy.condensing.recall import Injector
-from proxy.conversations.keeping import Keeper
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.servers.upstream.choice import DEFAULTS
 from proxy.services import Services, open_services
@@ -51,11 +51,11 @@ def broken_intake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drive, "take_in", defective)
 
 
-@pytest.mark.parametrize(("part", "step"), [(drive, "take_in"), (Injector, "inject"), (Keeper, "refused")])
+@pytest.mark.parametrize(("part", "step"), [(drive, "take_in"), (Injector, "inject"), (Attempts, "_of_written")])
 async def test_a_failing_part_passes_the_request_on(
     part: object, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(part, step, property(defective) if part is Keeper else defective)
+    monkeypatch.setattr(part, step, defective)
     async with running() as built:
         asked = request(chat(3))
         turn = await drive.decide(built, asked)
