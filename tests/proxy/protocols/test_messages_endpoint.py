@@ -183,7 +183,7 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 
 
 def picture(width: int, height: int) -> dict[str, Any]:
-    data = base64.b64encode(PNG + width.to_bytes(4, "big") + height.to_bytes(4, "big")).decode()
+    data = base64.b64encode(PNG + width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x06\0\0\0").decode()
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
 
 
