@@ -39,7 +39,7 @@ serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
 test: setup redis chromium prometheus $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
-	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
 
 check-lint: setup ## ruff and mypy
 	@$(BIN)/ruff check --output-format concise .

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from tests.deploy import repository
 from tests.deploy.dockerfile import arguments, stages
 from tests.support.ports import free_port
-from tests.support.signals import BOUND
+from tests.support.processes import end
 
 COMPOSE: dict[str, Any] = yaml.safe_load((repository.ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -187,8 +187,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[IO[str]
         try:
             yield process.stdout
         finally:
-            process.terminate()
-            process.wait(2 * BOUND)
+            end(process)
 
 
 def interpolated(values: list[Any], **given: str) -> list[Any]:

@@ -17,6 +17,7 @@ from proxy.cli import main
 from tests.proxy.command_line import run
 from tests.support import wire
 from tests.support.ports import free_port
+from tests.support.processes import children, end
 from tests.support.recording import CHAT
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
@@ -41,8 +42,7 @@ def serving(
         try:
             yield f"http://127.0.0.1:{port}", process
         finally:
-            process.terminate()
-            process.wait(2 * BOUND)
+            end(process)
 
 
 def answers(url: str) -> bool:
@@ -58,8 +58,7 @@ def counted(url: str) -> float:
 
 def workers(process: subprocess.Popen[bytes]) -> set[int]:
     """The worker processes of a proxy."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return {int(pid) for pid in children}
+    return children(process.pid)
 
 
 def shared_part(pid: int) -> float:
@@ -173,15 +172,17 @@ def test_a_worker_that_does_not_read_keeps_no_other_from_new_settings(
         assert refused(url, "ben") == {200}
 
 
-def test_a_worker_that_is_silent_is_replaced(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    soon = "import proxy.http.server as server; server.SILENT = 2.0; " + SERVE
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_worker_that_is_silent_is_replaced(upstream: ScriptedUpstream, tmp_path: Path, has_started: bool) -> None:
+    soon = "import proxy.http.server as server; server.SILENT, server.STARTING = 4.0, 10.0; " + SERVE
     with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db", program=soon) as (
         url,
         process,
     ):
-        await_true(lambda: answers(url) and len(workers(process)) == 2, "the workers answer", 4 * BOUND)
+        await_true(lambda: len(workers(process)) == 2, "the workers are there", 4 * BOUND)
         hanging, other = workers(process)
-        await_true(lambda: all(answers(url) for _ in range(8)), "both have been heard", 2 * BOUND)
+        if has_started:
+            await_true(lambda: all(answers(url) for _ in range(8)), "the workers answer", 4 * BOUND)
         os.kill(hanging, signal.SIGSTOP)
         await_true(lambda: len(workers(process) - {hanging, other}) == 1, "another worker", 4 * BOUND)
         assert hanging not in workers(process)

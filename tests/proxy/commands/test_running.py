@@ -15,6 +15,7 @@ import pytest
 from proxy.commands import proxy_client
 from proxy.commands.running import Note, answer_hangup, configured_url, find_proxy, noted
 from tests.proxy.command_line import run
+from tests.support.processes import end
 from tests.support.redis_server import await_true
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
@@ -36,8 +37,7 @@ def serving(store: Path, *words: str) -> Iterator[str]:
         try:
             yield process.stdout.readline().split()[-1].removesuffix("/v1")
         finally:
-            process.terminate()
-            process.wait(2 * BOUND)
+            end(process)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -49,8 +49,7 @@ def test_a_link_that_signs_in_is_printed_where_only_the_operator_reads_it(tmp_pa
         try:
             line = next(line for line in process.stdout if line.startswith("  dashboard "))
         finally:
-            process.terminate()
-            process.wait(2 * BOUND)
+            end(process)
     assert ("?code=" in line, "`condenser dashboard` prints a link" in line) == (alone, not alone)
 
 
