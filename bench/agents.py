@@ -3,12 +3,14 @@
 Claude Code and the Codex CLI, where `make setup` has installed them, read one file after another because a scripted
 model says so: without condensing (`--strategy off`), with no option, and with `--economy auto`. The server counts all
 prompts itself, and what a prompt cache of the vendor's form would have served. The bill is that of all prompts, own
-calls too, at the bundled prices, beside that of `off`: with a cache, and as if each token were fresh. `told wrong` is
-how many figures of the receipt (requests, failed ones, money) are not those of the server's log.
+calls too, at the bundled prices, beside that of `off`: with a cache, and as if each token were fresh. `told wrong`
+names the figures of the receipt, `status`, the overview and the list of sessions that are not those of the server's
+log. `net` is what the receipt says that condensing saved, beside what the bill fell by.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.tokens.models import ModelTable
 from strategies.core.economics import Prices
@@ -38,6 +40,17 @@ _COMMANDS = {
 }
 _SERVE = "import sys; from proxy.cli import main; sys.exit(main(sys.argv[1:]))"
 _SPENT = re.compile(r"USD ([\d.,]+) spent")
+_NET = re.compile(r"condensing (?:saved USD ([\d.,]+) net|cost USD ([\d.,]+) more)")
+_SENTENCE = re.compile(r"([\d,]+) of ([\d,]+) requests fitted only because they were condensed; ([\d,]+) failed")
+_LOOK = """{agent} "$@"; code=$?; condenser='{python} -m proxy'
+$condenser status --json > {folder}/status.json
+$condenser sessions list --json > {folder}/sessions.json
+$condenser dashboard --no-open | {python} -c 'import re, sys, urllib.request as r
+link = re.search("http[^ \\n]+", sys.stdin.read())[0]
+print(r.build_opener(r.HTTPCookieProcessor()).open(link, timeout=60).read().decode())' > {folder}/overview.html
+exit $code
+"""
+"""What is run under `wrap`: the agent, and then a look at what the proxy says of it, while it is there."""
 _SUMMARY = "<summary>The parts were read one after the other, and nothing was wrong with them.</summary>"
 
 
@@ -110,12 +123,30 @@ def measure(rounds: int = 30, lines: int = 110, agent: str = "claude codex") -> 
     return rows
 
 
+class Figures(NamedTuple):
+    """What a page or a command says of a run, or the server's log."""
+
+    requests: int
+    failed: int
+    rescued: int
+    money: float  # replies too
+    prompts: int = 0  # in tokens as the server counts them; 0 where it is not said
+
+    def differ(self, log: Figures) -> list[str]:
+        """The names of what is not as in the log; money is shown in digits that may round by one in two hundred."""
+        pairs = zip(self._fields, self, log, strict=True)
+        names = [name for name, said, true in pairs if name not in {"money", "prompts"} and said != true]
+        names += ["prompts"] * (self.prompts not in (0, log.prompts))
+        return names + ["money"] * (abs(self.money - log.money) > 0.005 * log.money)
+
+
 @dataclass(frozen=True)
 class Log:
-    """What the server has seen, and the receipt that the command printed."""
+    """What the server has seen, and what was printed: the receipt and, while the proxy was there, the other figures."""
 
     prompts: Sequence[tuple[int, int, int, int]]
     receipt: str
+    said: Mapping[str, Figures]
 
 
 def _rows(agent: Agent, logs: Mapping[str, Log]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -134,32 +165,69 @@ def _rows(agent: Agent, logs: Mapping[str, Log]) -> Iterator[tuple[str, dict[str
                 / sum(sum(each[:3]) for each in usual.prompts),
                 "condensations": _told(log.receipt, "condensations"),
                 "offered": "yes" if "--economy auto --" in log.receipt else "no",
-                "told wrong": wrong(log, prices),
+                "net, told": _net(log.receipt),
+                "net, by the logs": _bill(usual, prices) - _bill(log, prices),
+                "told wrong": ", ".join(wrong(log, prices)) or "none",
             },
         )
 
 
-def _bill(log: Log, prices: Prices) -> float:
-    """What all prompts cost, in USD."""
-    parts = ((prices.input, prices.cache_write, prices.cached_input),) * len(log.prompts)
-    return sum(sum(map(_cost, each[:3], price)) for each, price in zip(log.prompts, parts, strict=True))
-
-
-def _cost(tokens: int, price: float) -> float:
-    return tokens * price / 1_000_000
-
-
-def wrong(log: Log, prices: Prices) -> int:
-    """How many of the receipt's figures are not those of the log: requests, failed ones, and the money spent."""
-    spent = _SPENT.search(log.receipt)
-    replies = sum(each[3] for each in log.prompts) * prices.output / 1_000_000
-    paid = float(spent[1].replace(",", "")) if spent else 0.0
-    asked = _told(log.receipt, "requests").split()[0].rstrip(",")
-    return (
-        (int(asked.replace(",", "")) != len(log.prompts))
-        + ("failed" in _told(log.receipt, "requests"))
-        + (abs(paid - _bill(log, prices) - replies) > 0.01 * paid)
+def _bill(log: Log, prices: Prices, *, replies: bool = False) -> float:
+    """What all prompts cost, in USD, and their replies."""
+    parts = ((fresh + written + cached, cached, written, reply) for fresh, written, cached, reply in log.prompts)
+    return sum(
+        prices.of_call(prompt=prompt, cached=cached, written=written, reply=reply * replies)
+        for prompt, cached, written, reply in parts
     )
+
+
+def wrong(log: Log, prices: Prices) -> Iterator[str]:
+    """The figures that are not those of the log. No request of these runs failed, or did not fit."""
+    prompts = sum(sum(each[:3]) for each in log.prompts)
+    true = Figures(len(log.prompts), 0, 0, _bill(log, prices, replies=True), prompts)
+    for place, said in log.said.items():
+        yield from (f"{name} of {place}" for name in said.differ(true))
+
+
+def _said(receipt: str, folder: Path) -> Iterator[tuple[str, Figures]]:
+    told, rescued = _told(receipt, "requests"), _int(_told(receipt, "rescued"))
+    failed = _int(found[1]) if (found := re.search(r"([\d,]+) failed", told)) else 0
+    yield "the receipt", Figures(_int(told), failed, rescued, _amount(_SPENT, receipt))
+    sums = json.loads((folder / "status.json").read_text())["sums"]
+    yield "status", _summed([sums["replica"]])
+    yield "its hours", _summed(sums["data"])
+    page = (folder / "overview.html").read_text()
+    sentence = _SENTENCE.search(page)
+    assert sentence is not None, (page, receipt)
+    rescued, asked, failed = map(_int, sentence.groups())
+    yield "the overview", Figures(asked, failed, rescued, _amount(_SPENT, page))
+    listed = json.loads((folder / "sessions.json").read_text())["data"]
+    yield "the sessions", _summed([each["totals"] for each in listed])
+
+
+def _summed(sums: Sequence[Mapping[str, int]]) -> Figures:
+    names = ("requests", "failed", "rescued", "cost", "prompt_tokens")
+    requests, failed, rescued, cost, prompts = (sum(each.get(name, 0) for each in sums) for name in names)
+    return Figures(requests, failed, rescued, cost / 1_000_000, prompts)
+
+
+def _net(receipt: str) -> float:
+    found = _NET.search(receipt)
+    return 0.0 if found is None else _float(found[1]) if found[1] else -_float(found[2])
+
+
+def _amount(pattern: re.Pattern[str], text: str) -> float:
+    found = pattern.search(text)
+    return _float(found[1]) if found else 0.0
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", "").rstrip("."))
+
+
+def _int(text: str) -> int:
+    """The number with which a text begins."""
+    return int(text.split(maxsplit=1)[0].rstrip(",;").replace(",", ""))
 
 
 def _told(receipt: str, title: str) -> str:
@@ -188,7 +256,8 @@ def played(agent: Agent, name: str, options: Sequence[str], rounds: int, lines: 
         (home / "auth.json").write_text('{"OPENAI_API_KEY": "k"}')
         # `wrap` knows an agent by its name.
         command = folder / name
-        command.write_text(f'#!/bin/sh\nexec {shlex.join(_COMMANDS[name])} "$@"\n')
+        names = {"agent": shlex.join(_COMMANDS[name]), "python": sys.executable, "folder": str(folder)}
+        command.write_text("#!/bin/sh\n" + _LOOK.format_map(names))
         command.chmod(0o755)
         store = f"sqlite:///{folder}/s.db"
         words = ["wrap", "--upstream", f"{upstream.url}/v1", "--store", store, *options, "--", str(command)]
@@ -205,7 +274,11 @@ def played(agent: Agent, name: str, options: Sequence[str], rounds: int, lines: 
         if done.returncode or upstream.refusals or next(steps, None) is not None:
             raise SystemExit(f"{name} {options}: {done.returncode} {upstream.refusals} {done.stderr[-2_000:]}")
         asked: list[Exchange] = upstream.journal.to(agent.path)
-        return Log([agent.usage(each.sent) for each in asked if each.method == "POST"], done.stderr)
+        return Log(
+            [agent.usage(each.sent) for each in asked if each.method == "POST"],
+            done.stderr,
+            dict(_said(done.stderr, folder)),
+        )
 
 
 def _kept() -> dict[str, str]:
