@@ -23,6 +23,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -119,10 +120,11 @@ class _SharedIndex:
             is_full = len(self.index) > self._most
             if is_full:  # most of it may be messages that the client has edited away
                 self.index, self._nodes = Index(), set()
-            for place, node in nodes:
-                if node not in self._nodes:
-                    self._nodes.add(node)
-                    self.index.add(message_entries(node, transcript.chain[place], place))
+            missing = [(place, node) for place, node in nodes if node not in self._nodes]
+            self._nodes.update(node for _, node in missing)
+            # All at once: a word that many messages have is brought to its stem once.
+            texts = (message_entries(node, transcript.chain[place], place) for place, node in missing)
+            self.index.add(chain.from_iterable(texts))
             if is_full:
                 self._most = max(MAX_ENTRIES, 2 * len(self.index))
 

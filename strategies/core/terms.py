@@ -9,12 +9,13 @@ kept, because some nouns have only one, but count for little in a query.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import add
 
 from strategies.core.parsing import fold_characters
 
-Stem = Callable[[str], str]
+TokenTerms = Callable[[str], Sequence[str]]
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4
@@ -40,13 +41,12 @@ _CHINESE_STOP = "的了吗呢啊吧嘛是我你您他她它们这那有在和也
 STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
 
 
-def terms(text: str, stemmed: Stem | None = None) -> list[str]:
+def terms(text: str, remembered: TokenTerms | None = None) -> list[str]:
     """The terms of a text, each as often as it occurs; stop words are left out.
 
-    `stemmed` is `stem` with a memory, for many texts of one owner.
+    `remembered` is `terms_of_token` with a memory, for many texts of one owner.
     """
-    by = stemmed or stem
-    return [term for token in _TOKEN.findall(fold_characters(text)) for term in _terms_of(token, by)]
+    return [*chain.from_iterable(map(remembered or terms_of_token, _TOKEN.findall(fold_characters(text))))]
 
 
 def distinct(text: str) -> set[str]:
@@ -72,15 +72,12 @@ def width(text: str) -> int:
     return len(text) + 2 * len(_WIDE.findall(text))
 
 
-def _terms_of(token: str, stemmed: Stem) -> Iterator[str]:
+def terms_of_token(token: str) -> tuple[str, ...]:
     if _WIDE.match(token):
-        yield from _grams(token)
-        return
-    pieces = [piece for part in _PIECES.findall(token) for piece in _HUMP.split(part)]
-    words = [piece.casefold() for piece in pieces]
-    if len(words) > 1:
-        yield token.casefold()
-    yield from (stemmed(word) for word in words if word not in STOP)
+        return (*_grams(token),)
+    words = [piece.casefold() for part in _PIECES.findall(token) for piece in _HUMP.split(part)]
+    whole = (token.casefold(),) if len(words) > 1 else ()
+    return (*whole, *(stem(word) for word in words if word not in STOP))
 
 
 def _grams(run: str) -> Iterator[str]:

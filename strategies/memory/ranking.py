@@ -37,7 +37,7 @@ from typing import NamedTuple
 from strategies.core.cards import MemoryCard
 from strategies.core.handles import handle_in, handle_of
 from strategies.core.messages import Message, Role
-from strategies.core.terms import Stem, informative_share, stem, terms, width
+from strategies.core.terms import TokenTerms, informative_share, terms, terms_of_token, width
 from strategies.core.transcript import Transcript
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -251,15 +251,17 @@ class Index:
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Adds entries that are not in the index yet. Their `place` gives their order, not that of adding."""
-        stemmed = cache(stem)  # of these entries only: what one tenant has said must not be quicker for another
+        remembered = cache(
+            terms_of_token
+        )  # of these entries only: what one tenant has said must not be quicker for another
         for entry in entries:
             if (entry.key, entry.part) not in self._known:
                 self._known.add((entry.key, entry.part))
-                self._add(entry, stemmed)
+                self._add(entry, remembered)
 
-    def _add(self, entry: Entry, stemmed: Stem) -> None:
+    def _add(self, entry: Entry, remembered: TokenTerms) -> None:
         number = len(self._entries)
-        counts = Counter(terms(entry.text, stemmed))
+        counts = Counter(terms(entry.text, remembered))
         postings = {times: (number, times) for times in counts.values()}  # shared by the terms: most occur once
         for term, times in counts.items():
             self._postings.setdefault(term, []).append(postings[times])
@@ -295,8 +297,8 @@ class Index:
         self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         hits = [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
-        worths, stemmed = {term: worth for term, _, worth in found}, cache(stem)
-        told = (terms(each, stemmed) for text in shown for each in text.splitlines())
+        worths, remembered = {term: worth for term, _, worth in found}, cache(terms_of_token)
+        told = (terms(each, remembered) for text in shown for each in text.splitlines())
         best_shown = max((_weighed(each, worths, line) for each in told), default=0.0)
         if best_shown:
             insort(hits, Hit(_SHOWN, -_APART, best_shown), key=lambda hit: -hit.score)
