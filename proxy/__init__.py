@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,6 +27,8 @@ def config_directory() -> Path:
     return packed if packed.is_dir() else _PACKAGE.parent / "config"
 
 
-def tool_output_patterns() -> Sequence[re.Pattern[str]]:
+def tool_output_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """How a tool's output in a user message begins, and how it ends."""
     data = tomllib.loads((config_directory() / "tool_output.toml").read_text("utf-8"))
-    return [re.compile(pattern) for pattern in data["patterns"]]
+    begins, ends = ("|".join(f"(?:{pattern})" for pattern in data[name]) for name in ("begins", "ends"))
+    return re.compile(begins), re.compile(rf"(?:{ends})\s*\Z")

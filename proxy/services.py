@@ -104,7 +104,7 @@ class Services:
         self.counting = CountingPool()
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
-        self._reader = Reader(tool_output_patterns())
+        self._reader = Reader(*tool_output_patterns())
         limits, self.destinations = settings.limits, destinations(settings)
         judging = [each for each in self.destinations if each.judges_callers]
         judging = judging if settings.tenant_source == "credential" else []

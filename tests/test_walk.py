@@ -24,9 +24,9 @@ BOUNDS: dict[str, dict[str, float]] = {
 ALL_CALLS = {
     "python_calls_small": 949,
     "python_calls_medium": 1_061,
-    "python_calls_large": 1_107,
+    "python_calls_large": 1_326,
     "python_calls_100_events": 300,
-    "c_calls_large": 1_183,
+    "c_calls_large": 1_352,
 }
 pytestmark = pytest.mark.timeout(300)  # a busy machine takes its time to profile a conversation of an agent
 CHANCE = 1.01

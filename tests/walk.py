@@ -65,6 +65,7 @@ Message = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("proxy", "strategies")
 FAN_OUT = 5
+COUNTING = "Measurer.measure"  # what counts a long list beside its request
 SILENCE = 2.0  # seconds without a request before the traced one, so that no timer of an earlier one fires in it
 PHASES = ("read", "decide", "send", "reply", "account")
 FIGURES = ["own_calls", "repeated_per_cent", "returns", "depth_store", "depth_send", "drivers", "modes_per_driver"]
@@ -510,7 +511,8 @@ def talk(name: str, number: int, letters: int) -> list[Message]:
 async def least_calls(app: Any, trace: Trace, name: str, size: tuple[int, int], **options: Any) -> tuple[int, int]:
     """The Python and the C calls of a fourth turn: the least of `TRIES` conversations, as a timer may fire in one.
 
-    A long new list is sent on a sample and counted beside, so its third turn is the first that finds all counts.
+    A long new list is sent on a sample and counted beside. The next two turns wait for that, so that the third finds
+    all counts on any machine.
     """
     counts = []
     for session in (f"{name}-{i}" for i in range(TRIES)):
@@ -528,6 +530,9 @@ async def least_calls(app: Any, trace: Trace, name: str, size: tuple[int, int], 
             sys.setprofile(None)
             if status != 200:
                 raise NotMeasured(f"a request was answered with status {status}")
+            if turn < 2:
+                for task in [each for each in asyncio.all_tasks() if COUNTING in str(each.get_coro())]:
+                    await task
             messages = [*messages, ANSWER, {"role": "user", "content": f"And part {turn + 2} of {session}?"}]
         counts.append((tally["call"], tally["c_call"]))
     return min(python for python, _ in counts), min(c for _, c in counts)

@@ -282,7 +282,8 @@ class Pictures(NamedTuple):
 
 NO_PICTURES = Pictures()
 _FRAME, _BYTES_PER_TOKEN = 4, 4
-_TAIL = 4_096  # characters at the end of a text in which a tool's output is recognised
+_NEVER = re.compile(r"(?!)")
+_TAIL = 4_096  # characters at either end of a text in which a tool's output is recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,11 +365,10 @@ class Message:
 
 
 class Reader:
-    """Builds messages. The patterns in `tool_output` recognise a tool's output in a user message."""
+    """Builds messages. A user message that begins or ends like one of the patterns is a tool's output."""
 
-    def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
-        # One search for all patterns, because most user messages match none.
-        self._tool_output = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in tool_output) or r"(?!)")
+    def __init__(self, begins: re.Pattern[str] = _NEVER, ends: re.Pattern[str] = _NEVER) -> None:
+        self._begins, self._ends = begins, ends
 
     def read(
         self,
@@ -399,8 +399,7 @@ class Reader:
 
     def _is_output(self, text: str) -> bool:
         """Looks at the beginning and the end, because a search holds all threads, and a text may have megabytes."""
-        pattern, tail = self._tool_output, max(len(text) - _TAIL, 0)
-        return (tail > 0 and pattern.match(text) is not None) or pattern.search(text, tail) is not None
+        return self._begins.match(text, 0, _TAIL) is not None or self._ends.search(text[-_TAIL:]) is not None
 
 
 def _tokens_of(text: str) -> int:

@@ -9,7 +9,7 @@ from proxy import tool_output_patterns
 Message = Mapping[str, Any]
 REPLACEMENTS = ("[Condensed history]", "## Context Summary")
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
-_OUTPUT = tool_output_patterns()
+_BEGINS, _ENDS = tool_output_patterns()
 
 
 def problems(messages: Sequence[Message]) -> set[str]:
@@ -76,7 +76,7 @@ def _out(last: Message | None, message: Message) -> bool:
 def is_result(message: Message) -> bool:
     """Whether it has the form of a tool's output."""
     text = message.get("content")
-    is_output = isinstance(text, str) and any(pattern.search(text) for pattern in _OUTPUT)
+    is_output = isinstance(text, str) and bool(_BEGINS.match(text) or _ENDS.search(text))
     return message["role"] == "tool" or (message["role"] == "user" and is_output)
 
 

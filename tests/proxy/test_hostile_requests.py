@@ -264,7 +264,7 @@ def test_the_root_at_an_end_of_a_long_pdf_states_its_pages(middle: bytes, is_bro
 
 
 def test_tool_output_is_looked_for_at_both_ends_of_a_long_text() -> None:
-    reader = Reader(tool_output_patterns())
+    reader = Reader(*tool_output_patterns())
     inner, end = "x" * 100_000, "(Current directory: /)\nbash-$"
     for text, role in (
         ("Observation: " + inner, Role.TOOL),

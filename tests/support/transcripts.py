@@ -30,7 +30,7 @@ from tests.support.data import FOLDER, MISSING
 
 Body = dict[str, Any]
 
-READER = Reader(tool_output_patterns())
+READER = Reader(*tool_output_patterns())
 
 RULES = [
     "Never deploy on Fridays; not even a hotfix for web-01, please.",
