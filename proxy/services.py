@@ -36,7 +36,6 @@ from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
 from proxy.condensing.traits import DECODERS
 from proxy.conversations.admin import Admin, MemoryAdmin
-from proxy.conversations.histories import Histories
 from proxy.conversations.keeping import Keeper
 from proxy.conversations.noted import NO_SESSION, NOTED, NotedRequest
 from proxy.conversations.own import OwnSessions
@@ -146,14 +145,14 @@ class Services:
         settings = self.settings
         self.keeper = Keeper(self.stored, ttl=settings.store.ttl, clock=self.clock)
         self.recogniser = Recogniser(self.stored, settings.sessions.headers)
-        histories, silence = Histories(self.stored), settings.upstream.read_timeout
-        self.supplier = Supplier(self.stored, histories, self.message_cache, silence, settings.limits.body)
-        self.measurer = Measurer(self._reader, self.counting, self.message_cache)
+        self._measurer = Measurer(self._reader, self.counting, self.message_cache)
+        bounds = settings.upstream.read_timeout, settings.limits.body
+        self.supplier = Supplier(self.stored, self.message_cache, self._measurer, *bounds)
         self._recall = Recall()
         self.searcher = Searcher(self._recall, settings.memory, settings.upstream.learned_ttl, self.clock)
         self.completer = Completer(
             policies=self.policies,
-            measurer=self.measurer,
+            measurer=self._measurer,
             servers=self.servers,
             add_memory=self.searcher.with_memory,
             tasks=self.background,

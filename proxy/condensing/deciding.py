@@ -27,6 +27,7 @@ from proxy.condensing.recall import Injector
 from proxy.condensing.traits import failed_try
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.keeping import Keeper
+from proxy.conversations.searching import NO_OFFER
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.store.base import StoreError
@@ -165,9 +166,10 @@ def as_observed(made: Decision) -> Decision:
 
 
 def standing_decision(context: RequestContext) -> Decision:
-    """The decision to send the view as it stands: nothing new is condensed, and no model is asked."""
-    decision = undecided(context)
-    return _replayed(decision) if context.policy.rewrites else decision
+    """The decision on a client's compaction that sends the view as it stands: no model is asked, nothing is offered."""
+    decision = undecided(context.with_offer(NO_OFFER))
+    decision = _replayed(decision) if context.policy.rewrites else decision
+    return decision._replace(reason=decision.reason or Reason.CLIENT_COMPACTION)
 
 
 def _made(decision: Decision, result: RunResult, trigger: Trigger | None = None) -> Decision:

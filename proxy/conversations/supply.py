@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -51,9 +51,13 @@ from proxy.errors import (
 from proxy.protocols.replies import Items
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
+from proxy.tokens.counter import Counter
 from strategies.core.alignment import MIN_RUN, align
 from strategies.core.messages import Role, chain, dump
 from strategies.core.transcript import Transcript
+
+if TYPE_CHECKING:
+    from proxy.bodies.measure import Measured, Measurer
 
 
 class Append(NamedTuple):
@@ -86,11 +90,12 @@ class Supplier:
     """
 
     def __init__(
-        self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float, most: int
+        self, stored: StoredSessions, cache: MessageCache, measurer: Measurer, silence: float, most: int
     ) -> None:
         self._stored = stored
-        self._histories = histories
+        self._histories = Histories(stored)
         self._cache = cache
+        self._measurer = measurer
         self._turns = AppendTurns(stored, silence)
         self._most = most
 
@@ -167,39 +172,43 @@ class Supplier:
     # -- trimming ------------------------------------------------------------------------------------
 
     async def completed(
-        self, asked: ClientRequest, recognised: Recognised, transcript: Transcript
-    ) -> tuple[Recognised, Body | None]:
-        """The body with the messages that its client has left out, if there are any, and what is known then.
+        self, asked: ClientRequest, found: Recognised, sent: Measured, counter: Counter
+    ) -> tuple[ClientRequest, Recognised, Measured, Measured]:
+        """A request with the messages that its client has left out, and what is known then: its lists, sent and whole.
 
-        If these cannot be read, the request continues as it came; without a branch nothing else is known of it, so it
-        continues as if nothing were stored.
+        If they cannot be read, the request continues as it came; without a branch nothing else is known of it, so it
+        continues as if nothing were stored. If none are missing, both lists are the one that was `sent`.
         """
-        if asked.controls.append:
-            return recognised, None  # it names the history that it continues
+        whole = None
         try:
-            return recognised, await self.restored(asked, recognised, transcript)
+            whole = await self._whole(asked, found, sent.transcript)
         except BodyTooLarge:
-            return recognised, None
+            pass
         except StoreError as error:
             self._stored.outage.failed("a history was not aligned", error)
-            return recognised if recognised.branch else recognised.without_store(error.reason), None
+            found = found if found.branch else found.without_store(error.reason)
+        if whole is None:
+            return asked, found, sent, sent
+        part, full = [await self._measurer.measure(body, counter) for body in (asked.body, whole)]
+        return asked._replace(body=whole), found.continued_by(full.transcript), part, full
 
-    async def restored(self, asked: ClientRequest, recognised: Recognised, transcript: Transcript) -> Body | None:
+    async def _whole(self, asked: ClientRequest, found: Recognised, transcript: Transcript) -> Body | None:
         """The body with the messages that its client has left out; None if none are missing, or it is not known which.
 
         `transcript` is that of the body. Raises `BodyTooLarge`, `Overloaded` and `StoreError`.
         """
-        body, session = asked.body, recognised.session
-        if session is None and not recognised.failure:
-            self._histories.forget(recognised.key)
-        if session is None or recognised.identity.id is None or len(transcript.chain) < MIN_RUN:
+        body, session = asked.body, found.session
+        if asked.controls.append:
+            return None  # it names the history that it continues
+        if session is None and not found.failure:
+            self._histories.forget(found.key)
+        if session is None or found.identity.id is None or len(transcript.chain) < MIN_RUN:
             return None
-        if not may_be_newest_part(session, recognised.branch, transcript):
+        if not may_be_newest_part(session, found.branch, transcript):
             return None
         heads = {branch.head for branch in session.branches}
         names, grow = [head.hex() for head in heads], partial(self._grow, asked)
-        reading = self._histories.history(recognised.key, session, names, grow)
-        history = await recognised.patience.read(reading)
+        history = await found.patience.read(self._histories.history(found.key, session, names, grow))
         sent = [message.digest for message in transcript.chain]
         alignment = align(history.tree, heads, sent, [each.role is Role.ASSISTANT for each in transcript.chain])
         if alignment is None:

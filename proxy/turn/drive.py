@@ -32,14 +32,13 @@ from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
 from proxy.condensing.turn import RequestContext, context_of
 from proxy.conversations.keeping import SessionUpdate
-from proxy.conversations.searching import NO_OFFER, HiddenRounds, search
+from proxy.conversations.searching import HiddenRounds, search
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.opening import OpenedReply
 from proxy.protocols.replies import Items
 from proxy.protocols.watching import WatchedReply
-from proxy.reasons import Reason
 from proxy.servers.refusals import NO_REFUSAL
 from proxy.servers.upstream import UpstreamReply
 from proxy.turn.ends import answered_here, answered_instead
@@ -133,8 +132,7 @@ async def decide(services: Services, asked: ClientRequest, *, as_it_stands: bool
         context = await take_in(services, asked, timing)
         started = perf_counter()
         if as_it_stands:
-            decision = standing_decision(context.with_offer(NO_OFFER))
-            decision = decision._replace(reason=decision.reason or Reason.CLIENT_COMPACTION)
+            decision = standing_decision(context)
         else:
             decision = idle_decision(context) if context.is_idle else await services.decider.decide(context)
         sent = services.attempts.of(decision)
@@ -171,14 +169,11 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     asked, append = await services.supplier.appended(asked, who, patience) if controls.append else (asked, None)
     supplied = perf_counter()
     # How large it is: by its length alone, if that proves that it is below every mark.
-    sent = whole = await completer.measure(asked, server)
+    sent = await completer.measure(asked, server)
     counted = perf_counter()
     # The session and the branch that it continues, and the messages that its client has left out of that.
     place = await services.recogniser.recognise(asked.tenant, who, sent.transcript, patience, asked.trust)
-    place, restored = await services.supplier.completed(asked, place, sent.transcript)
-    if restored is not None:
-        sent, whole = [await services.measurer.measure(each, server.counter) for each in (asked.body, restored)]
-        asked, place = asked._replace(body=restored), place.continued_by(whole.transcript)
+    asked, place, sent, whole = await services.supplier.completed(asked, place, sent, server.counter)
     if controls.dry_run and place.knows_stored:
         await asked.prove()
     # What applies to it.
@@ -186,7 +181,7 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     policy = services.policies.for_request(asked, place.session, server)
     if policy.scope:
         place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
-    if restored is not None and policy.rewrites:
+    if whole is not sent and policy.rewrites:
         policy = policy.with_dropping()
     has_tools = endpoint.offers_tools(values, sent.transcript)
     compacting = None if append else endpoint.compacting(asked.headers, values, sent.transcript)

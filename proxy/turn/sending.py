@@ -26,9 +26,6 @@ from proxy.turn.relay import KeepAlive, Relay
 from strategies.dialects.messages import MESSAGES
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from proxy.services import Services
 
 REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause

@@ -6,9 +6,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from proxy.bodies.measure import Precision
+from proxy.bodies.measure import Measurer, Precision
 from proxy.bodies.message_cache import MessageCache
-from proxy.conversations.histories import Histories, History, StoredHistory
+from proxy.conversations.histories import History, StoredHistory
 from proxy.conversations.keeping import Keeper, SessionUpdate
 from proxy.conversations.recognition import Identity, Recognised, Recogniser
 from proxy.conversations.requests import RequestRecord
@@ -17,6 +17,7 @@ from proxy.conversations.stored import StoredSessions
 from proxy.conversations.supply import Supplier
 from proxy.reasons import Action, Trigger
 from proxy.store.base import StoreKey
+from proxy.tokens.counter import CountingPool
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
@@ -35,7 +36,8 @@ class Sessions:
     """Both ways between a conversation and its session."""
 
     def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
-        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0, 2**25)
+        cache = MessageCache()
+        self._supplier = Supplier(stored, cache, Measurer(Reader(), CountingPool(), cache), 60.0, 2**25)
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
