@@ -90,8 +90,7 @@ class RequestLine:
 
     def __str__(self) -> str:
         if self.turn is not None:
-            values = self.turn.asked.body.values
-            has_tools = bool(values.get("tools") or values.get("functions"))
+            has_tools = self.turn.asked.body.has_tools
             line = account.log_line(self.turn.sent.decision, self.turn.timing, has_tools=has_tools)
             what, timing = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.turn.timing
             upstream, again = timing.upstream, f", sent {timing.sends} times" if timing.sends > 1 else ""

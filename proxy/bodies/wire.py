@@ -56,6 +56,7 @@ class Body(NamedTuple):
     elements: Sequence[Element]  # the messages, with those that the store has supplied
     size: int  # bytes of the request and of the supplied messages
     is_text: bool  # whether all messages are text only; the bytes of a picture, for example, do not bound its tokens
+    has_tools: bool  # whether it offers tools to the model
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
 
@@ -63,7 +64,8 @@ class Body(NamedTuple):
         """The same request with `stored` messages among its own, before the one at this index."""
         elements = [*self.elements[:at], *stored, *self.elements[at:]]
         size = self.size + sum(len(element.data) for element in stored)
-        return self._replace(elements=elements, size=size, is_text=_is_text(elements))
+        is_text = self.is_text and False not in map(IS_TEXT, stored)
+        return self._replace(elements=elements, size=size, is_text=is_text)
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
@@ -113,10 +115,6 @@ class Body(NamedTuple):
             return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
         return (member.start if before < 0 else before), member.end
-
-
-def _is_text(elements: Sequence[Element]) -> bool:
-    return False not in map(IS_TEXT, elements)
 
 
 class ClientRequest(NamedTuple):
@@ -187,7 +185,7 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
         return None
     if envelope is None:
         return None
-    return Body(endpoint, data, envelope, envelope.values, elements, len(data), _is_text(elements), slice(start, end))
+    return _body(endpoint, data, envelope, elements, slice(start, end))
 
 
 @cache
@@ -211,7 +209,15 @@ def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    return Body(endpoint, data, envelope, envelope.values, elements, len(data), _is_text(elements))
+    return _body(endpoint, data, envelope, elements)
+
+
+def _body(
+    endpoint: Endpoint, data: bytes, envelope: Envelope, elements: Sequence[Element], hole: slice | None = None
+) -> Body:
+    values, systems, is_text = envelope.values, endpoint.dialect.system_roles, False not in map(IS_TEXT, elements)
+    has_tools = endpoint.offers_tools(values, (each.data for each in elements if each.role in systems))
+    return Body(endpoint, data, envelope, values, elements, len(data), is_text, has_tools, hole)
 
 
 def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:

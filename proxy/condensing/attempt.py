@@ -23,12 +23,12 @@ from proxy.conversations import keeping
 from proxy.conversations.keeping import Keeper
 from proxy.conversations.recognition import Identity, Recognised
 from proxy.conversations.requests import RequestRecord, amounts, in_millionths
-from proxy.conversations.searching import HiddenRounds, ToolState, offer_members
+from proxy.conversations.searching import NO_OFFER, HiddenRounds, ToolState, offer_members
 from proxy.conversations.session import MAX_MODEL_NAME, OWN_HEADER, printable_id
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.servers.counting import Anchor
+from proxy.servers.counting import NO_PROMPT, Anchor
 from proxy.servers.known import Server
 from proxy.servers.refusals import NO_REFUSAL, Refusal
 from proxy.servers.windows import UNKNOWN
@@ -95,7 +95,7 @@ class Attempts:
         """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
         if not fits_whole(refused.context):
             return None
-        original = undecided(refused.context.for_original()._replace(must_store=True))
+        original = undecided(for_original(refused.context)._replace(must_store=True))
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
         decision = written(decision, probe=False)
         if decision.body == refused.body:
@@ -115,7 +115,7 @@ class Attempts:
         decision = decision._replace(session=found.key.name if found.identity.id is None else found.shown_id)
         if self.outage.refuses:
             decision = degraded(decision, self.outage.refuses)
-        captures = context.compacting is not None if context.append is None else bool(context.heads[1])
+        captures = context.aside is not None if context.append is None else bool(context.heads[1])
         last_applied = decision.applied.id if decision.applied else ""
         if decision.applied is None and not context.policy.rewrites:
             last_applied = found.last_applied or ""
@@ -167,8 +167,8 @@ def record_of(turn: Turn) -> RequestRecord:
     """What is recorded of a request; its branch is the one that it was decided on."""
     decision, reply, request = turn.sent.decision, turn.reply, turn.asked
     context, usage, branch = decision.context, reply.usage, decision.context.branch
-    reread = 0
-    if decision.action is Action.CONDENSED and usage and branch and branch.anchor and context.spent("cached_tokens"):
+    reread, has_cache = 0, decision.action is Action.CONDENSED and context.recognised.spent("cached_tokens")
+    if has_cache and usage and branch and branch.anchor:
         # Without a change, all of the last view would have come from the upstream's cache, and only what is new not.
         new = sum([each.tokens for each in context.sized.prompt.since(branch.anchor.length)])
         new_counted = round(context.sized.calibrated.scale.slope * new)
@@ -237,6 +237,24 @@ def _marked(view: View, body: Body) -> list[bytes]:
     return elements
 
 
+def for_original(context: RequestContext) -> RequestContext:
+    """The context for sending the request as the client sent it."""
+    sent = context.history.sent
+    return context._replace(
+        policy=context.policy.off(),
+        history=context.history.viewing(sent),
+        sized=context.sized._replace(overhead=sent.overhead, prompt=NO_PROMPT),
+        offer=NO_OFFER,
+    )
+
+
+def is_rewritten(view: View, context: RequestContext) -> bool:
+    """Whether the list that is sent differs from what the client sent, even if nothing is condensed."""
+    history = context.history
+    is_other = history.shown is not history.measured.transcript or history.measured is not history.sent
+    return is_other or context.append is not None or view.is_changed
+
+
 def spliced(
     view: View,
     context: RequestContext,
@@ -251,7 +269,7 @@ def spliced(
     """
     request = context.request
     messages = None
-    if hidden or view.is_changed or context.is_rewritten:
+    if hidden or is_rewritten(view, context):
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     managed, policy = request.body.endpoint.management_member, context.policy
@@ -277,7 +295,7 @@ def written(decision: Decision, *, probe: bool) -> Decision:
     probed = (
         probe
         and body.values.get("stream") is True
-        and (view.is_changed or context.is_rewritten)
+        and is_rewritten(view, context)
         and policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )
@@ -319,8 +337,8 @@ def idle_decision(context: RequestContext) -> Decision:
 
 def recognition_reason(context: RequestContext) -> str:
     """The reason that tells what was recognised, if that is worth telling; else ""."""
-    if context.compacting is not None:
-        return Reason.CLIENT_COMPACTION
+    if context.aside is not None:
+        return context.aside.reason
     if context.history.measured is not context.history.sent:
         return Reason.ALIGNED
     return Reason.NEW_BRANCH if context.recognised.session is not None and context.branch is None else ""
@@ -339,5 +357,5 @@ def last_resort(request: ClientRequest) -> Decision:
     recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
     nothing = Measured.of(Transcript(()), 0, Precision.ESTIMATE)
     server = Server(request.lesson_scope, endpoint.counter(UNKNOWN, len, media_prices("")))
-    context = context_of(request, recognised, Policy(), server, nothing, nothing, has_tools=False)
+    context = context_of(request, recognised, Policy(), server, nothing, nothing)
     return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))

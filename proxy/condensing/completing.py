@@ -85,9 +85,6 @@ class Completer:
         now, session = self.servers.clock(), context.recognised.session
         had = session.traits if session else ()
         rows = [row for row in TRAITS if row.name in had or (row.applies and row.applies(context))]
-        context = context.for_profile(context.policy.profile)
-        if context.history.measured.transcript.lasting:
-            context = context.with_pinned()
         for shape in [row.shape for row in rows if row.shape]:
             context = shape(context, now)
         if any(context.policy.memory):
@@ -194,7 +191,9 @@ def _needs_counts(context: RequestContext) -> bool:
     is_bounded = bool(context.traits) or context.policy.economy == "auto"
     if is_bounded or (known and (context.recognised.pins or context.history.transcript.lasting)):
         return True
-    if context.uses_memory or (stage is not None and stage.inline):
+    if stage is not None and stage.inline:
+        return True
+    if any(context.policy.memory) and known and not context.recognised.failure:
         return True
     in_use = next(iter(standing_condensations(known, digests)), None)
     if _is_any_due(context, in_use):

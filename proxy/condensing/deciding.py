@@ -95,7 +95,7 @@ class Decider:
         Models are not asked: nothing would be kept of what they cost.
         """
         policy = decision.context.policy._replace(
-            stages=[stage for stage in decision.context.policy.stages if not stage.asks]
+            stages=[stage for stage in decision.context.policy.stages if not stage.asks], asks_models=False
         )
         ruled = decision.in_context(decision.context._replace(policy=policy))
         made = (await self.maker.make(requirement, ruled, deadline)).condensation
@@ -240,8 +240,8 @@ def assess_need(decision: Decision) -> Need:
     requirement = requirement_for(
         tokens, budget, since=since, called=called, forced=context.request.controls.force, due=due
     )
-    if requirement is Requirement.SOFT and context.compacting is not None:
-        return Need(None, Reason.CLIENT_COMPACTION)
+    if requirement is Requirement.SOFT and context.aside is not None:
+        return Need(None, context.aside.reason)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:

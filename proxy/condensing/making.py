@@ -22,10 +22,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import blake2b
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -33,6 +34,8 @@ from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.keeping import Keeper
+from proxy.conversations.searching import offer_members
+from proxy.protocols import compaction
 from proxy.reasons import Reason, Trigger
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
@@ -375,7 +378,7 @@ class Maker:
         """
         context = decision.context
         run = self._run_for(Requirement.PREPARE, decision, verdict)
-        result = await self._runner.run(run, context.caller(self._tasks, background=background))
+        result = await self._runner.run(run, caller_of(context, self._tasks, background=background))
         if result.condensation is None or verdict is None:
             return await self._record(result, context, standing=False)
         judged = replace(result.condensation, trigger=JUDGED)
@@ -399,7 +402,7 @@ class Maker:
         began = clock()
         head = context.history.transcript.digests[-1] if context.history.transcript.chain else b""
         result, is_leader = await self._tasks.share(
-            context.shared_work_id(requirement.value, head, run.base.applied_id),
+            shared_id(context, requirement.value, head, run.base.applied_id),
             self._unless_recorded(run, context, until),
             lambda made: made.condensation is not None and not made.store_failure,
         )
@@ -428,12 +431,12 @@ class Maker:
         return result._replace(store_seconds=before - patience.remaining)
 
     async def _run_and_record(self, run: Run, context: RequestContext, until: float) -> RunResult:
-        result = await self._runner.run_until(until, run, context.caller(self._tasks, background=False))
+        result = await self._runner.run_until(until, run, caller_of(context, self._tasks, background=False))
         if result.late is not None and not context.may_store:
             result.late.cancel()
         elif result.late is not None:
             late = self._record_late(result.late, run, context.with_fresh_patience())
-            self._tasks.start(late, context.branch_work_key, always=True)
+            self._tasks.start(late, branch_key(context), always=True)
         return await self._record(result, context)
 
     async def _record_late(
@@ -504,3 +507,51 @@ def _shows_required(condensation: Condensation, context: RequestContext) -> bool
     return shows_protected_messages(
         fold(context.history.transcript, (condensation.overlay,), context.sized.overhead, context.server.counter)
     )
+
+
+def caller_of(context: RequestContext, tasks: OwnedTasks | None = None, *, background: bool) -> Caller:
+    """The caller on whose behalf the proxy asks models; with `tasks` it knows who waits for the branch's work."""
+    request, policy, body = context.request, context.policy, context.request.body
+    offered = offer_members(body, context.offer)
+
+    def texts(names: Iterable[str]) -> dict[str, str]:
+        found = {name: offered.get(name) or body.envelope.raw_value(name) for name in names}
+        return {name: text for name, text in found.items() if text}
+
+    return Caller(
+        request.model,
+        request.upstream,
+        request.headers,
+        texts(body.endpoint.prompt_members),
+        texts(compaction.members_of(body.endpoint)) if policy.reads_opaque else {},
+        request.received_at,
+        request.trust,
+        background,
+        policy.profile,
+        policy.background,
+        tasks.waiters(branch_key(context)) if tasks else NOBODY,
+        body.endpoint,
+        request.target.decode("utf-8", "replace"),
+        request.query.decode("utf-8", "replace"),
+        context.recognised.knows_stored,
+        request.tenant,
+        context.sized.calibrated.slope.value,
+    )
+
+
+def branch_key(context: RequestContext) -> Hashable:
+    """The key of the branch's background work in this process: only one such task runs at a time."""
+    return context.recognised.key, context.branch_name
+
+
+def shared_id(context: RequestContext, kind: str, head: bytes, applied: str) -> str:
+    """The id of a piece of work, which is the same in all processes of one version.
+
+    A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` in the view that it
+    starts from, its pipeline and its budget.
+    """
+    request, policy = context.request, context.policy
+    owner = request.tenant, context.recognised.identity, request.model
+    options = [str(getattr(stage, "options", "")) for stage in policy.stages]
+    parts = *owner, head, applied, kind, policy.pipeline.text, options, policy.budget
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

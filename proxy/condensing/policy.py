@@ -79,6 +79,7 @@ class Policy(NamedTuple):
     acts_by_size: bool = False
     """Whether a request is rewritten only because of its size: no judge, no trigger of a stage, no moving mark."""
     rewrites: bool = False  # whether requests may be changed: not if they are `off`, or only observed
+    asks_models: bool = False  # whether a stage asks a model
     asks_window: bool = False  # whether the server is asked for its window: not if that is set, or plays no part
 
     @property
@@ -90,10 +91,6 @@ class Policy(NamedTuple):
     def prepares(self) -> bool:
         """Whether models may be asked in the background."""
         return self.background != "off"
-
-    @property
-    def asks_models(self) -> bool:
-        return any(stage.asks for stage in self.stages)
 
     @property
     def asks_first(self) -> bool:
@@ -128,7 +125,7 @@ class Policy(NamedTuple):
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""
         off = self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
-        return off._replace(rewrites=False, asks_window=False)
+        return off._replace(rewrites=False, asks_models=False, asks_window=False)
 
     def triggered_at(self, tokens: int) -> Policy:
         """The policy for a request whose client wants its history compacted at so many tokens of the upstream."""
@@ -230,6 +227,7 @@ class Policies:
             judging=next(iter(judges), None),
             acts_by_size=not (pipeline.is_off or acts_otherwise or server.profile.form),
             rewrites=not (pipeline.is_off or pipeline.observe),
+            asks_models=any(stage.asks for stage in strategies),
             asks_window=not (pipeline.is_off or server.window.is_set),
             ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=server.window,

@@ -6,7 +6,7 @@ once. If no votes are held, the session records why, for people to read. Each br
 request that must be condensed now waits for that task instead of starting another.
 
 One round of votes is held at a time for each chain, in this process and across replicas. Its tokens count towards the
-session's allowance (`RequestContext.allowance_after_votes`). A round is held while any allowance is left, even if the
+session's allowance (`allowance_left`). A round is held while any allowance is left, even if the
 round costs more: otherwise five votes on a fifth of a window would never be held.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from proxy.asking import Caller
-from proxy.condensing.making import Maker, PipelineRunner, RunResult
+from proxy.condensing.making import Maker, PipelineRunner, RunResult, branch_key, caller_of, shared_id
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import failed_try
 from proxy.condensing.traits.failed_try import FailedTry
@@ -130,11 +130,11 @@ class Preparer:
     def follow_up(self, decision: Decision) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
         context = decision.context
-        if not _may_prepare(context) or context.is_held_back(decision.applied) or context.compacting is not None:
+        if not _may_begin(decision):
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
             later = decision._replace(body=b"", context=context.with_fresh_patience())
-            self.tasks.start(self._run_if_room(later), context.branch_work_key)
+            self.tasks.start(self._run_if_room(later), branch_key(context))
 
     async def _run_if_room(self, decision: Decision) -> Condensation | None:
         """Runs in the background, unless other work holds too much memory; then a later request makes it due again."""
@@ -153,16 +153,14 @@ class Preparer:
         It is waited for until `deadline`, a time of the event loop's clock.
         """
         context, stage = decision.context, decision.context.policy.judging
-        if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
-            return None
-        if context.compacting is not None:
+        if stage is None or not stage.inline or not _may_begin(decision):
             return None
         if await self._why_no_vote(stage, decision) or self.runner.is_hopeless(
-            JUDGE, context.policy, context.caller(background=False), deadline
+            JUDGE, context.policy, caller_of(context, background=False), deadline
         ):
             return None
-        self.tasks.start(self._run(decision, background=False), context.branch_work_key)
-        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
+        self.tasks.start(self._run(decision, background=False), branch_key(context))
+        prepared: Condensation | None = await self.tasks.result_of(branch_key(context), deadline)
         return prepared
 
     async def wait_for_preparation(self, context: RequestContext, deadline: float) -> Condensation | None:
@@ -170,12 +168,12 @@ class Preparer:
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
-        caller = context.caller(background=False)
+        caller = caller_of(context, background=False)
         if not _may_prepare(context) or self.runner.is_hopeless(
             SUMMARIZER, context.policy, caller, deadline, joins=True
         ):
             return None
-        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
+        prepared: Condensation | None = await self.tasks.result_of(branch_key(context), deadline)
         return prepared
 
     async def _why_no_vote(self, stage: Judging, decision: Decision) -> str:
@@ -219,13 +217,13 @@ class Preparer:
     async def vote(self, stage: Judging, decision: Decision, *, background: bool) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
         context = decision.context
-        if stage.is_bound and context.allowance_after_votes(self.allowance) <= 0:
+        if stage.is_bound and allowance_left(context, self.allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
-        work = context.shared_work_id("vote", decision.view.transcript.digests[-1], decision.base.applied_id)
+        work = shared_id(context, "vote", decision.view.transcript.digests[-1], decision.base.applied_id)
         async with self.claims.taken(work, context) as is_ours:
             if not is_ours:
                 return VoteRound(None, HELD_ELSEWHERE)
-            caller = context.caller(self.tasks, background=background)
+            caller = caller_of(context, self.tasks, background=background)
             vote_round = await self._ask_judges(stage, decision.view, context, caller)
         if vote_round.verdict is not None:
             await self._store_verdict(stage, vote_round, decision)
@@ -262,7 +260,7 @@ class Preparer:
         session = context.recognised.session
         stored = failed_try.TRAIT.of(session) if session else None
         known = (
-            self._failed_tries.get(context.branch_work_key),
+            self._failed_tries.get(branch_key(context)),
             stored if stored and stored.branch == context.branch_name else None,
         )
         return [failed for failed in known if failed is not None]
@@ -289,7 +287,7 @@ class Preparer:
         self, decision: Decision, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
         context, base = decision.context, decision.base
-        work = context.shared_work_id(_PREPARE.value, base.view.transcript.digests[-1], base.applied_id)
+        work = shared_id(context, _PREPARE.value, base.view.transcript.digests[-1], base.applied_id)
         async with self.claims.taken(work, context) as is_ours:
             if not is_ours or await self._is_prepared_already(decision, verdict):
                 return None
@@ -317,7 +315,7 @@ class Preparer:
         if made is None:
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
-            self._failed_tries.put(context.branch_work_key, failed)
+            self._failed_tries.put(branch_key(context), failed)
             if reason:
                 stored = failed
         had_failed = session is not None and failed_try.TRAIT.of(session) is not None
@@ -326,6 +324,22 @@ class Preparer:
                 context.recognised,
                 lambda session: failed_try.TRAIT.put(session.with_totals(own_tokens=result.own_tokens), stored),
             )
+
+
+def allowance_left(context: RequestContext, share: float) -> int:
+    """Tokens of the session's allowance that its votes have left; negative if they overspent.
+
+    Votes may spend the window and a `share` of what the session forwards.
+    """
+    window = context.policy.budget.window if context.policy.budget else 0
+    forwarded = context.recognised.spent("forwarded_tokens") + context.history.sent.tokens
+    return int(window + share * forwarded) - context.recognised.spent("judge_tokens")
+
+
+def _may_begin(decision: Decision) -> bool:
+    """Whether work for the next request may begin: not for what is asked aside, nor after a person reverted some."""
+    context = decision.context
+    return _may_prepare(context) and not context.is_held_back(decision.applied) and context.aside is None
 
 
 def _may_prepare(context: RequestContext) -> bool:

@@ -170,9 +170,9 @@ async def looked_at(sent: Attempt, reply: UpstreamReply) -> OpenedReply:
             return OpenedReply(reply)
         view, values = decision.view, context.request.body.values
         is_ours = sent.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
-        is_about_compacting = context.compacting is not None or endpoint.management_member in values
+        is_aside = context.aside is not None or endpoint.management_member in values
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
-        if not (is_ours or is_about_compacting or has_pictures(decision.body)):
+        if not (is_ours or is_aside or has_pictures(decision.body)):
             return OpenedReply(reply)
     holds, briefly = may_be_refused(sent), is_perhaps_refused(sent)
     answer = await open_reply(endpoint, reply, holds=holds or briefly, briefly=not holds)

@@ -7,32 +7,26 @@ came (`last_resort`), with nothing known but the request. Neither ever changes; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.asking.dispatch import Caller
 from proxy.bodies.measure import LENGTH_ESTIMATE, Measured
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policy
-from proxy.controls import MEMORY
 from proxy.conversations.recognition import Recognised
-from proxy.conversations.searching import NO_OFFER, Offer, offer_members
-from proxy.conversations.session import MAIN, Branch
+from proxy.conversations.searching import NO_OFFER, Offer
+from proxy.conversations.session import MAIN, Branch, Session
 from proxy.conversations.supply import Append
-from proxy.protocols import compaction
-from proxy.protocols.endpoint import Compacting
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
-from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
 from proxy.servers.windows import SIZE_REFUSED
-from proxy.settings.profile import Profile
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by
 from strategies.core.economics import Advice
+from strategies.core.messages import Dialect, Value
 from strategies.core.pieces import Overlay, blocks_in, carried_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.transcript import Transcript, pinned_in
@@ -54,7 +48,7 @@ class History(NamedTuple):
     measured: Measured  # what views are made of: `whole`, unless the request goes as it came
     transcript: Transcript  # that of the whole conversation
     kept: Transcript
-    """What the session keeps of it: without a message that only asks for the client's own compaction."""
+    """What the session keeps of it: without a message that only asks something aside."""
     shown: Transcript  # that of which views are made; `measured` without what the session leaves out
 
     def counted(self, measured: Measured) -> History:
@@ -110,6 +104,16 @@ class Sized(NamedTuple):
     calibrated: Calibration = UNCALIBRATED  # what is known about the upstream's own count of the prompt
 
 
+class Aside(NamedTuple):
+    """What a request asks about its conversation, which it does not continue: nothing is prepared or shown for it."""
+
+    reason: Reason
+    is_message: bool  # whether its last message only asks that, and is no part of the conversation
+    marks: Callable[[Iterable[Value], Dialect], tuple[str, ...]]  # by which its answer is known when it comes back
+    settle: Callable[[Session, str, Sequence[str]], Session]
+    """The session once the branch of that name has this answer, known by its marks."""
+
+
 class RequestContext(NamedTuple):
     """All that is known about one request before it is decided on. `context_of` fills in what follows from the rest."""
 
@@ -121,13 +125,12 @@ class RequestContext(NamedTuple):
     sized: Sized  # its size, and the budget for that
     branch: Branch | None  # the branch that the request continues; None if it opens one
     branch_name: str  # the name of the branch that it continues or opens
-    has_tools: bool  # whether the client's request offers tools
     may_store: bool
-    """Whether anything of the request may be kept; a compaction of what is not known yet opens no branch."""
+    """Whether anything of the request may be kept; what is asked aside of what is not known yet opens no branch."""
     append: Append | None = None  # the append that it makes, in append mode
     heads: tuple[str, str] = ("", "")
     """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
-    compacting: Compacting | None = None  # how the request asks for a compaction of the client's own, if it does
+    aside: Aside | None = None  # what it asks beside its conversation, if it does not continue that
     advice: Advice | None = None
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
@@ -158,11 +161,6 @@ class RequestContext(NamedTuple):
         """Whether the tokens were estimated by length, because that was enough to decide."""
         return self.history.measured.counted_by == LENGTH_ESTIMATE
 
-    @property
-    def uses_memory(self) -> bool:
-        """Whether memory may add to the view, which it does only where something was condensed."""
-        return any(self.policy.memory) and bool(self.recognised.condensations) and not self.recognised.failure
-
     def saved_by(self, condensation: Condensation | None) -> int:
         """The tokens that a condensation saves, memory apart; memory may have at most half of them."""
         return saved_by(condensation, self.history.shown, self.server.counter)
@@ -187,12 +185,6 @@ class RequestContext(NamedTuple):
 
         return context.with_transcripts(without_rounds)
 
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether the message list differs from what the client sent even if nothing is condensed."""
-        history, is_appended = self.history, self.append is not None
-        return is_appended or history.shown is not history.measured.transcript or history.measured is not history.sent
-
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
         if recorded is None:
@@ -204,113 +196,13 @@ class RequestContext(NamedTuple):
         """Whether nothing is condensed until it must be, because a person reverted a condensation beyond `applied`."""
         return is_held_back(self.recognised.condensations, self.history.transcript.digests, applied)
 
-    def for_profile(self, profile: Profile) -> RequestContext:
-        """The context for an upstream with this profile, whose form its views are written in."""
-        is_same = profile is self.policy.profile
-        context = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
-        if profile.form == self.history.measured.transcript.form:
-            return context
-        return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
-
-    def with_pinned(self, pins: Sequence[bytes] = ()) -> RequestContext:
-        """The context in which these messages stay, and those that stay by their kind."""
-        window = self.policy.budget.window if self.policy.budget else None
-        return self._replace(history=self.history.pinned(pins, window))
-
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
         return self._replace(history=self.history.changed(change))
 
-    def for_original(self) -> RequestContext:
-        """The context for sending the request as the client sent it."""
-        return self._replace(
-            policy=self.policy.off(),
-            history=self.history.viewing(self.history.sent),
-            sized=self.sized._replace(overhead=self.history.sent.overhead, prompt=NO_PROMPT),
-            offer=NO_OFFER,
-        )
-
-    def for_smaller(self, policy: Policy, own_budget: Budget) -> RequestContext:
-        """The context for a smaller view under a policy, after the upstream has refused a longer one."""
-        sized, whole = self.sized._replace(budget=own_budget), self.history.whole
-        if not self.is_spared:
-            return self._replace(policy=policy, sized=sized)
-        sized = sized._replace(overhead=whole.overhead + self.offer.tokens)
-        return self._replace(policy=policy, sized=sized, is_spared=False, history=self.history.viewing(whole))
-
-    def spared(self) -> RequestContext:
-        """The context for sending the request as it came, from which a refusal for length may still condense it."""
-        policy = self.policy._replace(memory=MEMORY["off"])
-        return self.for_original()._replace(policy=policy, is_spared=True)
-
     def with_fresh_patience(self) -> RequestContext:
         """The context for background work, whose waits for the store do not count against the request's patience."""
         return self._replace(recognised=self.recognised.with_fresh_patience())
-
-    def caller(self, tasks: OwnedTasks | None = None, *, background: bool) -> Caller:
-        """The caller on whose behalf the proxy asks models; with `tasks` it knows who waits for the branch's work."""
-        request, policy, body = self.request, self.policy, self.request.body
-        offered = offer_members(body, self.offer)
-
-        def texts(names: Iterable[str]) -> dict[str, str]:
-            found = {name: offered.get(name) or body.envelope.raw_value(name) for name in names}
-            return {name: text for name, text in found.items() if text}
-
-        return Caller(
-            request.model,
-            request.upstream,
-            request.headers,
-            texts(body.endpoint.prompt_members),
-            texts(compaction.members_of(body.endpoint)) if policy.reads_opaque else {},
-            request.received_at,
-            request.trust,
-            background,
-            policy.profile,
-            policy.background,
-            tasks.waiters(self.branch_work_key) if tasks else NOBODY,
-            body.endpoint,
-            request.target.decode("utf-8", "replace"),
-            request.query.decode("utf-8", "replace"),
-            self.recognised.knows_stored,
-            request.tenant,
-            self.sized.calibrated.slope.value,
-        )
-
-    @property
-    def maker(self) -> str:
-        """Who could read a compaction of this request's upstream."""
-        return compaction.maker(self.request.upstream.base_url, self.request.model)
-
-    @property
-    def branch_work_key(self) -> Hashable:
-        """The key of the branch's background work in this process: only one such task runs at a time."""
-        return self.recognised.key, self.branch_name
-
-    def shared_work_id(self, kind: str, head: bytes, applied: str) -> str:
-        """The id of a piece of work, which is the same in all processes of one version.
-
-        A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` in the view that
-        it starts from, its pipeline and its budget.
-        """
-        request, policy = self.request, self.policy
-        owner = request.tenant, self.recognised.identity, request.model
-        options = [str(getattr(stage, "options", "")) for stage in policy.stages]
-        parts = *owner, head, applied, kind, policy.pipeline.text, options, policy.budget
-        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-    def spent(self, total: str) -> int:
-        """One of the session's totals, as it was when the request came."""
-        return self.recognised.session.totals.get(total, 0) if self.recognised.session else 0
-
-    def allowance_after_votes(self, share: float) -> int:
-        """Tokens of the session's allowance that its votes have left; negative if they overspent.
-
-        Votes may spend the window and a `share` of what the session forwards.
-        """
-        budget = self.policy.budget
-        window = budget.window if budget else 0
-        forwarded = self.spent("forwarded_tokens") + self.history.sent.tokens
-        return int(window + share * forwarded) - self.spent(ON_VOTES)
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""
@@ -325,7 +217,7 @@ class RequestContext(NamedTuple):
         return self.request.controls.dry_run or self.policy.pipeline.observe
 
 
-def context_of(  # noqa: PLR0913
+def context_of(
     request: ClientRequest,
     recognised: Recognised,
     policy: Policy,
@@ -333,15 +225,14 @@ def context_of(  # noqa: PLR0913
     sent: Measured,
     whole: Measured,
     *,
-    has_tools: bool,
     append: Append | None = None,
-    compacting: Compacting | None = None,
+    aside: Aside | None = None,
 ) -> RequestContext:
     """The context of a request, with what follows from what was found."""
     controls, session, branch, history = request.controls, recognised.session, recognised.branch, whole.transcript
-    keeps_last, newest = compacting is not Compacting.PROMPT, recognised.newest_turn
+    keeps_last, newest = aside is None or not aside.is_message, recognised.newest_turn
     lists = history_of(sent, whole, is_whole=policy.rewrites, keeps_last=keeps_last, newest=newest)
-    is_unknown = compacting is not None and branch is None
+    is_unknown = aside is not None and branch is None
     may_store = not (controls.no_store or controls.dry_run or recognised.failure or is_unknown)
     return RequestContext(
         request=request,
@@ -352,12 +243,11 @@ def context_of(  # noqa: PLR0913
         history=lists,
         sized=Sized(lists.measured.overhead, policy.budget),
         branch=branch,
-        branch_name=session.name_for(branch, has_tools=has_tools) if session and history.chain else MAIN,
-        has_tools=has_tools,
+        branch_name=session.name_for(branch, has_tools=request.body.has_tools) if session and history.chain else MAIN,
         may_store=may_store,
         append=append,
         heads=(append.current_head, append.head if may_store and history.chain else "") if append else ("", ""),
-        compacting=compacting,
+        aside=aside,
     )
 
 

@@ -41,9 +41,9 @@ class SessionUpdate(NamedTuple):
     """What a request leaves in the store."""
 
     transcript: Transcript  # the history that the client sent, or in append mode all of it
-    after: Callable[[Session, Branch | None, float], tuple[Session, RequestRecord]]
-    """The session after the request and the request's record, by the session, the branch that it continues (None if it
-    opens one), and the time.
+    after: Callable[[Session, Branch | None, float], tuple[Session, bytes]]
+    """The session after the request and the request's item of the journal, by the session, the branch that it continues
+    (None if it opens one), and the time.
 
     A function, because the session may be read again before it is written.
     """
@@ -236,9 +236,10 @@ class Keeper:
         blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
         before, branch = recognised.session or self._new(recognised), recognised.branch
-        session, record = update.after(before, branch, self.clock())
-        session = session._replace(tip=update.tip or before.tip)
-        save = partial(self._stored.save, recognised.key, journal=record.packed(session.models))
+        session, item = update.after(before, branch, self.clock())
+        if update.tip is not None:
+            session = session._replace(tip=update.tip)
+        save = partial(self._stored.save, recognised.key, journal=item)
         index = (*nodes_of(update), *update.marks) if session.source == DERIVED else ()
         if update.tip is not None:
             return await save(session, self.ttl, update.blocks, index)

@@ -133,6 +133,10 @@ class Recognised(NamedTuple):
         """The same conversation as if nothing of it were stored, because the store has failed."""
         return Recognised(self.identity, self.key, self.shown_id, self.patience, failure=failure, trust=self.trust)
 
+    def spent(self, total: str) -> int:
+        """One of the session's totals, as it was when the request came."""
+        return self.session.totals.get(total, 0) if self.session else 0
+
     @property
     def knows_stored(self) -> bool:
         """Whether anything here comes from the store."""

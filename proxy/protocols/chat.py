@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,6 @@ from proxy.tokens.counter import Opaque
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
-from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT, RESULT_ROLES
 
 ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
@@ -484,7 +483,7 @@ class ChatEndpoint(Endpoint):
     gives_several_answers = True
     splicer = ChatSplicer
 
-    def offers_tools(self, values: Values, transcript: Transcript) -> bool:
+    def offers_tools(self, values: Values, systems: Iterable[bytes]) -> bool:
         """Tools were once called `functions`."""
         return bool(values.get("tools") or values.get("functions"))
 

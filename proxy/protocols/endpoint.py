@@ -149,8 +149,8 @@ class Endpoint(ABC):
     reply_limits: tuple[str, ...]
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
 
-    def offers_tools(self, values: Values, transcript: Transcript) -> bool:
-        """Whether a request offers tools to the model, in its members or in its list."""
+    def offers_tools(self, values: Values, systems: Iterable[bytes]) -> bool:
+        """Whether a request offers tools to the model, in its members or in the system messages of its list."""
         return bool(values.get("tools"))
 
     def keeps_reasoning(self, values: Values) -> bool:
@@ -175,7 +175,7 @@ class Endpoint(ABC):
         """
         return None
 
-    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+    def aside(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
         """How a request asks for a compaction of the client's own; None for nearly all requests."""
         last = transcript.chain[-1] if transcript.chain else None
         # The bytes tell it of nearly all messages: a body is parsed anew, which may take long.

@@ -420,9 +420,9 @@ class MessagesEndpoint(Endpoint):
             return None
         return _with_marker(elements[place], before[-1] if before else after[0])
 
-    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+    def aside(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
         is_signal = isinstance(values.get("compaction"), Mapping)
-        return Compacting.SIGNAL if is_signal else super().compacting(headers, values, transcript)
+        return Compacting.SIGNAL if is_signal else super().aside(headers, values, transcript)
 
     # -- headers
 

@@ -421,7 +421,7 @@ class ResponsesEndpoint(Endpoint):
         wanted = (each for each in objects_at(values, self.management_member) if each.get("type") == COMPACTION)
         return next(filter(None, (count_at(each, "compact_threshold") for each in wanted)), None)
 
-    def compacting(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
+    def aside(self, headers: Headers, values: Values, transcript: Transcript) -> Compacting | None:
         """Codex also says so in a header, whatever its prompt is."""
         if transcript.systems and _is_trigger(transcript.systems[-1][1]):
             return Compacting.SIGNAL
@@ -429,11 +429,10 @@ class ResponsesEndpoint(Endpoint):
         ends_with_user = bool(transcript.chain) and transcript.chain[-1].role is Role.USER
         if ends_with_user and word_at(metadata, "request_kind") == COMPACTION:
             return Compacting.PROMPT
-        return super().compacting(headers, values, transcript)
+        return super().aside(headers, values, transcript)
 
-    def offers_tools(self, values: Values, transcript: Transcript) -> bool:
-        offers = (b'"additional_tools"' in message.data for _, message in transcript.systems)
-        return bool(values.get("tools")) or any(offers)
+    def offers_tools(self, values: Values, systems: Iterable[bytes]) -> bool:
+        return bool(values.get("tools")) or any(b'"additional_tools"' in each for each in systems)
 
     # -- replies
 

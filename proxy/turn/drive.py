@@ -30,9 +30,9 @@ from proxy.condensing.attempt import Attempt, Turn, idle_decision, last_resort, 
 from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
+from proxy.condensing.traits import ASIDES
 from proxy.condensing.turn import RequestContext, context_of
 from proxy.conversations.keeping import SessionUpdate
-from proxy.conversations.searching import HiddenRounds, search
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
 from proxy.protocols.endpoint import Endpoint
@@ -55,9 +55,9 @@ from proxy.turn.sending import (
     headers_of,
     note_answer,
     posted,
+    read_through,
     session_after,
 )
-from strategies.core.client_compaction import marks_of
 
 if TYPE_CHECKING:
     from proxy.services import Services
@@ -83,14 +83,14 @@ class CondensedEndpoint:
                 await spend(came, asked)
                 require_history(asked)
                 turn = line.turn = await decide(services, asked)
-                # A dry run is answered here, and a compaction that the upstream cannot make.
+                # A dry run is answered here, and what the upstream cannot do beside the conversation.
                 answer: ASGIApp | None = None
-                if asked.controls.dry_run or turn.sent.decision.context.compacting is not None:
+                if asked.controls.dry_run or turn.sent.decision.context.aside is not None:
                     answer = await answered_here(came, turn, decide)
                 if answer is None:
                     await at_server(came, turn)
                     reply = await forward(came, turn)
-                    if turn.refusal.status and turn.sent.decision.context.compacting is not None:
+                    if turn.refusal.status and turn.sent.decision.context.aside is not None:
                         answer = await answered_instead(came, turn, reply, decide)
                     answer = answer or await relay(came, turn, reply)
                 await came.answer(answer)
@@ -183,11 +183,8 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
         place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
     if whole is not sent and policy.rewrites:
         policy = policy.with_dropping()
-    has_tools = endpoint.offers_tools(values, sent.transcript)
-    compacting = None if append else endpoint.compacting(asked.headers, values, sent.transcript)
-    context = context_of(
-        asked, place, policy, server, sent, whole, has_tools=has_tools, append=append, compacting=compacting
-    )
+    aside = None if append else ASIDES.get(endpoint.aside(asked.headers, values, sent.transcript))
+    context = context_of(asked, place, policy, server, sent, whole, append=append, aside=aside)
     # The early exit: most requests end here.
     context = completer.idle(context) if is_idle(context) else await completer.complete(context)
     timing.count, timing.session = (counted - supplied) * 1000, (perf_counter() - counted + supplied - started) * 1000
@@ -240,17 +237,6 @@ async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
     reply = answer.reply if turn.sent.rounds is None else await read_through(came, turn, turn.sent.rounds, answer.reply)
     turn.reply = turn.reply._replace(status=reply.status)
     return reply
-
-
-async def read_through(came: AdmittedRequest, turn: Turn, rounds: HiddenRounds, reply: UpstreamReply) -> UpstreamReply:
-    """The reply for the client once the model's searches of its memory have been run."""
-
-    async def send_body(body: bytes) -> UpstreamReply:
-        answer = await came.services.upstream.send(posted(came, turn, body))
-        note_answer(came, turn, answer)
-        return answer
-
-    return await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
 
 
 # -- relay -----------------------------------------------------------------------------------------------------
@@ -325,8 +311,8 @@ async def store(services: Services, turn: Turn, items: Items = (), waiting: Wait
     is_answer = turn.asked.trust.accepted or context.append is not None
     if not (turn.sent.stores and is_answer):
         return  # a page, or what else was no answer of the endpoint
-    if context.compacting is not None:
-        turn.reply = turn.reply._replace(marks=marks_of(items, context.server.counter.dialect))
+    if context.aside is not None:
+        turn.reply = turn.reply._replace(marks=context.aside.marks(items, context.server.counter.dialect))
     after = partial(session_after, turn, record)
     update = SessionUpdate(context.history.kept, after, turn.sent.decision.view.covered_count, marks=turn.reply.marks)
     if context.append is None:

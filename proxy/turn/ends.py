@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
+from proxy.condensing.traits import client_compaction
 from proxy.conversations.keeping import Keeper
 from proxy.errors import CredentialUnproven
 from proxy.http.headers import encode_headers, is_success
@@ -81,7 +82,8 @@ async def answered_instead(came: AdmittedRequest, turn: Turn, reply: UpstreamRep
 
 def _is_trigger(turn: Turn) -> bool:
     """Whether the request ends with a trigger for a compaction, which upstreams may refuse."""
-    return turn.sent.decision.context.compacting is Compacting.SIGNAL and bool(turn.asked.body.endpoint.compact_path)
+    aside = turn.sent.decision.context.aside
+    return aside is client_compaction.BY[Compacting.SIGNAL] and bool(turn.asked.body.endpoint.compact_path)
 
 
 async def _own_compaction(came: AdmittedRequest, standing: Turn, decide: Decide) -> Response | None:

@@ -14,6 +14,7 @@ from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
 from proxy.conversations.requests import RequestRecord
+from proxy.conversations.searching import HiddenRounds, search
 from proxy.conversations.session import DERIVED, Branch, Session
 from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
@@ -79,6 +80,17 @@ def note_answer(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> None
         services.asking.lane_of(asked.upstream.base_url).note_refusal(first(reply.headers, b"retry-after"))
 
 
+async def read_through(came: AdmittedRequest, turn: Turn, rounds: HiddenRounds, reply: UpstreamReply) -> UpstreamReply:
+    """The reply for the client once the model's searches of its memory have been run."""
+
+    async def send_body(body: bytes) -> UpstreamReply:
+        answer = await came.services.upstream.send(posted(came, turn, body))
+        note_answer(came, turn, answer)
+        return answer
+
+    return await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
+
+
 @dataclass(frozen=True, slots=True)
 class KeptAlive:
     """Relays the reply to a turn; the pauses of a stream are filled, except under the strategy `off`."""
@@ -129,8 +141,8 @@ def editor_of(turn: Turn, reply: UpstreamReply) -> UsageRemover | None:
 
 def session_after(
     turn: Turn, record: RequestRecord, session: Session, old: Branch | None, now: float
-) -> tuple[Session, RequestRecord]:
-    """The session once a turn was answered, and the request's record with the branch that it has in it.
+) -> tuple[Session, bytes]:
+    """The session once a turn was answered, and the item of its journal, with the branch that the request has in it.
 
     `old` is the branch that it continues, None if it opens one.
     """
@@ -138,19 +150,19 @@ def session_after(
     decision, rounds = sent.decision, sent.rounds
     context = decision.context
     policy, history = context.policy, context.history.kept
-    branch = session.branch_after(old, history, now, has_tools=context.has_tools)._replace(
+    branch = session.branch_after(old, history, now, has_tools=turn.asked.body.has_tools)._replace(
         applied=sent.last_applied,
-        reply="" if context.compacting else reply.ending,
+        reply=reply.ending if context.aside is None else "",
         bound=sent.bound,
     )
-    if reply.anchor is not None and context.compacting is None:
+    if reply.anchor is not None and context.aside is None:
         branch = branch._replace(anchor=reply.anchor)
     more = {"own_tokens": decision.own_tokens, **turn.amounts}
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
     after = session.with_branch(old, branch).with_totals(**more)
-    if context.compacting is not None:
-        after = after.with_compaction(branch.name, reply.marks)
+    if context.aside is not None:
+        after = context.aside.settle(after, branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
     patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
     for patch in patches if session.patches or any(patches) else ():
@@ -165,4 +177,4 @@ def session_after(
         values = {row.name: context.traits.get(row.name, had.get(row.name)) for row in rows if row.after is None}
         values |= {row.name: row.after(had.get(row.name), turn, now) for row in rows if row.after is not None}
         after = after._replace(traits={name: value for name, value in values.items() if value is not None})
-    return after, record._replace(branch=branch.name)
+    return after, record._replace(branch=branch.name).packed(after.models)

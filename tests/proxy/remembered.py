@@ -70,11 +70,12 @@ def transcript(text: str) -> Transcript:
 def update(history: Transcript, **facts: Any) -> SessionUpdate:
     """The update by one request with this history; `facts` are what its branch remembers of it."""
 
-    def after(session: Session, old: Branch | None, now: float) -> tuple[Session, RequestRecord]:
+    def after(session: Session, old: Branch | None, now: float) -> tuple[Session, bytes]:
         branch = session.branch_after(old, history, now, has_tools=False)._replace(
             **{"applied": "", "reply": "", **facts}
         )
-        return session.with_branch(old, branch).with_totals(requests=1), record(at=now, branch=branch.name)
+        made = session.with_branch(old, branch).with_totals(requests=1)
+        return made, record(at=now, branch=branch.name).packed(made.models)
 
     return SessionUpdate(history, after)
 

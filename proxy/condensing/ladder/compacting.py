@@ -10,7 +10,7 @@ from proxy.servers.refusals import Subject
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    return refused.decision.context.compacting is not None and Subject.TRIGGER in answer.refusal.subjects
+    return refused.decision.context.aside is not None and Subject.TRIGGER in answer.refusal.subjects
 
 
 async def after(_parts: Parts, refused: Attempt, _answer: OpenedReply, _timing: Timing) -> Next:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt
 from proxy.condensing.ladder.rung import Next, Parts, Rung
+from proxy.condensing.traits import form
 from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Subject
 from proxy.settings.profile import Profile, Restriction
@@ -30,7 +31,7 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
     named = restriction_in(answer.refusal, context.policy.profile)
     if named is None:
         return Next(refused, goes_on=True)
-    context = context.for_profile(context.policy.profile.under(named))
+    context = form.under(context, context.policy.profile.under(named))
     view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
     following = parts.following(refused, decision.with_view(view).in_context(context), named=(named,))
     is_same = following.decision.body == decision.body

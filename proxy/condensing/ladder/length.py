@@ -58,10 +58,13 @@ async def _smaller(parts: Parts, refused: Attempt, policy: Policy, size: Size, t
         return None
     reply_tokens = size.reply or context.request.body.envelope.reply_limit or 0
     sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
-    was_spared = context.is_spared
-    context = context.for_smaller(policy, policy.budget.scaled(context.sized.calibrated.scale))
-    if was_spared:
+    sized = context.sized._replace(budget=policy.budget.scaled(context.sized.calibrated.scale))
+    context = context._replace(policy=policy, sized=sized)
+    if context.is_spared:
         # The list as the client sent it was refused; the view is made of the whole conversation again.
+        whole = context.history.whole
+        sized = sized._replace(overhead=whole.overhead + context.offer.tokens)
+        context = context._replace(sized=sized, is_spared=False, history=context.history.viewing(whole))
         decision = decision.with_view(fold_view(context, None))
     smaller = await parts.shrunk(decision.in_context(context), retry_budget(policy.budget, size, sent), timing)
     if smaller.tokens_after >= sent.tokens:

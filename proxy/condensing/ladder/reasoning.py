@@ -12,6 +12,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder.rung import Named, Next, Parts, Rung
 from proxy.condensing.reasoning import binds
+from proxy.condensing.traits import form
 from proxy.protocols.opening import OpenedReply
 from proxy.quoting import label
 from proxy.reasons import Reason
@@ -34,7 +35,7 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Ti
         return Next(refused)
     named: Named = (Restriction("reasoning", rule),) if rule == REQUIRED or not binds(context) else ()
     for restriction in named:
-        context = context.for_profile(context.policy.profile.under(restriction))
+        context = form.under(context, context.policy.profile.under(restriction))
     context = context._replace(refuses_reasoning=rule == BOUND, must_store=rule == BOUND)
     view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
     reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason

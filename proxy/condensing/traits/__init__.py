@@ -1,13 +1,15 @@
 """What only some sessions have, one file and one row each.
 
-    pins           messages that a person has pinned
-    opaque_head    what stands behind a vendor's own compaction, and which of them the server can read
-    pictures_out   the oldest pictures, left out of views because a request was refused for its size
-    economy        the last advice where condensing is cheapest, for people to read
-    rewriting      an upstream that accepts requests only as they came, for no reason that it gives
-    size_refused   the size of a view that was refused, which bounds the session's views for an hour
-    unproven       its owner was proved by no upstream, because it began at one that judges nobody
-    failed_try     a preparation that has failed, so that no other is made too soon
+    form               the form of views that the server accepts
+    pins               messages that a person has pinned, or that last by their kind
+    opaque_head        what stands behind a vendor's own compaction, and which of them the server can read
+    client_compaction  a request for a compaction of the client's own, and by what the answer is known again
+    pictures_out       the oldest pictures, left out of views because a request was refused for its size
+    economy            the last advice where condensing is cheapest, for people to read
+    rewriting          an upstream that accepts requests only as they came, for no reason that it gives
+    size_refused       the size of a view that was refused, which bounds the session's views for an hour
+    unproven           its owner was proved by no upstream, because it began at one that judges nobody
+    failed_try         a preparation that has failed, so that no other is made too soon
 
 A session stores the values of its traits by the names of their rows (`Session.traits`). A request has those that bear
 on it, and what it has found besides (`RequestContext.traits`). The rows are asked in this order. A new trait is one
@@ -19,8 +21,10 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.condensing.traits import (
+    client_compaction,
     economy,
     failed_try,
+    form,
     opaque_head,
     pictures_out,
     pins,
@@ -29,10 +33,14 @@ from proxy.condensing.traits import (
     unproven,
 )
 from proxy.condensing.traits.trait import Trait
+from proxy.condensing.turn import Aside
+from proxy.protocols.endpoint import Compacting
 
 TRAITS: tuple[Trait[Any], ...] = (
+    form.TRAIT,
     pins.TRAIT,
     opaque_head.TRAIT,
+    client_compaction.TRAIT,
     pictures_out.TRAIT,
     economy.TRAIT,
     rewriting.TRAIT,
@@ -42,3 +50,5 @@ TRAITS: tuple[Trait[Any], ...] = (
 )
 DECODERS = {trait.name: trait.decode for trait in TRAITS if trait.decode is not None}
 """What reads the stored form of a value, by the trait's name."""
+ASIDES: dict[Compacting | None, Aside] = {how: aside for trait in TRAITS for how, aside in trait.asides.items()}
+"""What a request may ask beside its conversation, by how its protocol says so."""

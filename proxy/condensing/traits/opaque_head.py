@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
+from proxy.protocols import compaction
 from strategies.core.pieces import carried_in
 from strategies.core.transcript import standing_patches
 
 
 def shape(context: RequestContext, _now: float) -> RequestContext:
-    known, maker = context.recognised.condensations, context.maker
+    known = context.recognised.condensations
+    maker = compaction.maker(context.request.upstream.base_url, context.request.model)
     readable = tuple(each for each in known if each.is_readable_by(maker))
     recognised = context.recognised._replace(condensations=readable, reader=maker)
     context = context._replace(recognised=recognised)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.condensing.attempt import Step, Turn, fits_whole
+from proxy.condensing.attempt import Step, Turn, fits_whole, for_original
 from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
+from proxy.controls import MEMORY
 
 PROOFS = 2
 SPARED_FOR = 3_600.0
@@ -42,7 +43,11 @@ def sized(context: RequestContext, now: float) -> RequestContext:
     session = context.recognised.session
     known = TRAIT.of(session) if session is not None else None
     is_spared = known is not None and known.spares(context.request.upstream.base_url, now)
-    return context.spared() if is_spared and context.policy.rewrites and fits_whole(context) else context
+    if not (is_spared and context.policy.rewrites and fits_whole(context)):
+        return context
+    # Its policy is not `off`: a refusal for length may still condense it.
+    policy = context.policy._replace(memory=MEMORY["off"])
+    return for_original(context)._replace(policy=policy, is_spared=True)
 
 
 def after(stored: RefusedRewriting | None, turn: Turn, now: float) -> RefusedRewriting | None:

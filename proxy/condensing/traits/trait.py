@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-from proxy.condensing.turn import RequestContext
+from proxy.condensing.turn import Aside, RequestContext
 from proxy.conversations.session import Session
+from proxy.protocols.endpoint import Compacting
 
 Value = TypeVar("Value")
 Holder = TypeVar("Holder", Session, RequestContext)
@@ -21,7 +22,8 @@ class Trait(Generic[Value]):
     `shape` changes the context of a request before its tokens are calibrated, `sized` afterwards; both get the time in
     seconds since the epoch. They are called if the session has the trait, or if it `applies` to the request. `after`
     gives the value that the session has once the turn was answered, None for none. It gets the one that it had, the
-    `Turn` and the time; without it, what the request has found replaces what the session had.
+    `Turn` and the time; without it, what the request has found replaces what the session had. `asides` has what
+    requests may ask beside their conversation, by how their protocol says so.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Trait(Generic[Value]):
     shape: Shape | None = None
     sized: Shape | None = None
     after: Callable[..., Value | None] | None = None
+    asides: Mapping[Compacting, Aside] = field(default_factory=dict)
 
     def of(self, holder: Session | RequestContext) -> Value | None:
         return cast("Value | None", holder.traits.get(self.name))

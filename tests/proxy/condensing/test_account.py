@@ -52,8 +52,7 @@ def decision(
     long = Transcript.of([Reader().read(json.dumps(hello), hello, 24_792, counter.dialect)])
     measured = Measured.of(long, overhead, Precision.EXACT)
     recognised = Recognised(Identity(), StoreKey("t", "d"), "conversation-4f2a", Patience(1.0))
-    found = request([hello]), recognised, policy, server_of(settings), measured, measured
-    context = context_of(*found, has_tools=True)
+    context = context_of(request([hello]), recognised, policy, server_of(settings), measured, measured)
     context = context._replace(sized=context.sized._replace(calibrated=calibrated))
     made = Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
     return expecting(made)

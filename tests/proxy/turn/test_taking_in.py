@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.condensing.account import Timing
+from proxy.condensing.making import shared_id
 from proxy.condensing.turn import RequestContext
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -47,14 +48,14 @@ async def test_work_has_another_name_for_another_head_pipeline_or_kind() -> None
     async with running_services("extract") as services, running_services("half-window") as others:
         context, other = await case_of(services, conversation(6)), await case_of(others, conversation(6))
     names = {
-        context.shared_work_id("vote", b"head", ""),
-        context.shared_work_id("prepare", b"head", ""),
-        context.shared_work_id("vote", b"head", "applied"),
-        context.shared_work_id("vote", b"other head", ""),
-        other.shared_work_id("vote", b"head", ""),
+        shared_id(context, "vote", b"head", ""),
+        shared_id(context, "prepare", b"head", ""),
+        shared_id(context, "vote", b"head", "applied"),
+        shared_id(context, "vote", b"other head", ""),
+        shared_id(other, "vote", b"head", ""),
     }
     assert len(names) == 5
-    assert context.shared_work_id("vote", b"head", "") in names
+    assert shared_id(context, "vote", b"head", "") in names
 
 
 @pytest.mark.parametrize(("last", "failure"), [("And then?", ""), (None, "store-timeout")])
