@@ -94,7 +94,7 @@ class Services:
         self.tracing = open_tracing() if OTLP in os.environ else None
         self.telemetry = Telemetry(self.tenants.names, settings.currency)
         self.upstream = Upstream(settings.upstream)
-        self.store = store = timed(store, self.telemetry.record_store)
+        self.store = store = timed(store, self.telemetry.store_timer)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
         self.background, self.loops = OwnedTasks(), loops
         loops.report = partial(self.telemetry.count, "loop_failures_total")

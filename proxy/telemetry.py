@@ -221,8 +221,10 @@ class Telemetry:
         for vote in votes.votes:
             self.count("votes_total", "none" if vote.yes is None else "yes" if vote.yes else "no")
 
-    def record_store(self, operation: str, seconds: float) -> None:
-        self.metric("store_seconds", operation).observe(seconds)
+    def store_timer(self, operation: str) -> Callable[[float], None]:
+        """What takes the seconds of each such operation of the store."""
+        observe: Callable[[float], None] = self.metric("store_seconds", operation).observe
+        return observe
 
     def under_way(self) -> Callable[[], None]:
         """Counts a request that is under way, until the function is called that this returns."""
@@ -320,7 +322,7 @@ class Telemetry:
         self.count("overflows_total", outcome)
 
     def record_write(self, failure: str) -> None:
-        """Records a write to the store; `failure` is the reason if it failed, else ""."""
+        """Records that a write to the store has failed, by its reason, or that one succeeded again: ""."""
         self.metric("store_writable").set(not failure)
         if failure:
             self.count("store_failed_writes_total", failure)

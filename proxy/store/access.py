@@ -43,26 +43,28 @@ UNREADABLE = bytes((VERSION, 0xFF))  # stands for a value that cannot be decrypt
 _log = logging.getLogger(__name__)
 
 
-def timed(store: Store, note: Callable[[str, float], None]) -> Store:
-    """The same store; `note` is called with the name of each operation that has ended, and its seconds."""
-    return cast(Store, _Timed(store, note))
+def timed(store: Store, timer: Callable[[str], Callable[[float], None]]) -> Store:
+    """The same store; the `timer` of an operation, which has a name, is called with the seconds that each one took."""
+    return cast(Store, _Timed(store, timer))
 
 
 class _Timed:
-    def __init__(self, store: Store, note: Callable[[str, float], None]) -> None:
-        self._store, self._note = store, note
+    def __init__(self, store: Store, timer: Callable[[str], Callable[[float], None]]) -> None:
+        self._store, self._timer = store, timer
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not iscoroutinefunction(found):
+            return found
+        note = self._timer(name)
+
         async def operation(*arguments: Any, **named: Any) -> Any:
             began = perf_counter()
             try:
                 return await getattr(self._store, name)(*arguments, **named)
             finally:
-                self._note(name, perf_counter() - began)
+                note(perf_counter() - began)
 
-        found = getattr(self._store, name)
-        if not iscoroutinefunction(found):
-            return found
         setattr(self, name, operation)
         return operation
 
@@ -132,7 +134,7 @@ class Outage:
     one, counts as failing until something is written again.
 
     `unwritten` is why the last write failed, "" if it did not, and `refuses` the same of a store that refuses writes.
-    `on_write` is called with the first after each write.
+    `on_write` is called with the first when a write has failed, and with "" when one succeeds again.
     """
 
     _clock: Callable[[], float]
@@ -169,7 +171,7 @@ class Outage:
 
     def answered(self, *, wrote: bool = False) -> None:
         """Records that the store did what it was asked, and whether it `wrote`."""
-        if wrote:
+        if wrote and self.unwritten:
             self.unwritten = self.refuses = ""
             self._on_write("")
         if self._since is None or (self._writes_only and not wrote):

@@ -26,17 +26,17 @@ is refused and left unchanged.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from json import dumps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from proxy.runtime.lru import Lru
 from proxy.store.base import (
@@ -54,6 +54,7 @@ from proxy.store.base import (
     StoreKey,
     Write,
 )
+from proxy.store.sqlite_file import BUSY, open_database, transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,6 +80,40 @@ _REASONS = {
 }
 
 
+Jobs = SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None]
+"""What a thread does one after another, each with where its result goes; the last one is None."""
+
+
+def _own_thread() -> Jobs:
+    """The jobs of a new thread. An executor makes four times as many calls for each."""
+    jobs: Jobs = SimpleQueue()
+    Thread(target=_work, args=[jobs], name="condenser-sqlite", daemon=True).start()
+    return jobs
+
+
+def _work(jobs: Jobs) -> None:
+    while (asked := jobs.get()) is not None:
+        future, job = asked
+        if not future.cancelled():
+            _do(job, future)
+        del asked, future, job  # nothing of it is kept while the thread waits
+
+
+def _do(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    result, settle = None, future.set_result
+    try:
+        result = job()
+    except Exception as error:  # noqa: BLE001 - of any kind: whoever waits gets it
+        result, settle = error, future.set_exception
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        future.get_loop().call_soon_threadsafe(_settle, future, settle, result)
+
+
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], result: Any) -> None:
+    if not future.done():
+        settle(result)
+
+
 def _job(
     method: Callable[Concatenate[SqliteStore, float, P], T],
 ) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
@@ -99,10 +134,11 @@ def _job(
     async def call(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if self._is_closed:
             raise StoreError("store-closed")
-        if self._executor is None:
-            # This path runs twice in each request, so it avoids a future.
+        if self._jobs is None:
             return perform(self, *args, **kwargs)
-        return await asyncio.wrap_future(self._executor.submit(perform, self, *args, **kwargs))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((future, partial(perform, self, *args, **kwargs)))
+        return await future
 
     return call
 
@@ -113,10 +149,10 @@ class SqliteStore(Store):
 
     _clock: Callable[[], float]
     _quotas: Quotas
-    _executor: ThreadPoolExecutor | None  # None if jobs run at once, on the event loop
+    _jobs: Jobs | None  # None if jobs run at once, on the event loop
     _connection: sqlite3.Connection = field(init=False)
     _is_closed: bool = field(default=False, init=False)
-    _closing: Future[None] = field(default_factory=Future, init=False)
+    _closing: asyncio.Future[None] = field(init=False)
     _writes: int = field(default=0, init=False)
     _is_log_stale: bool = field(default=True, init=False)  # whether the log file may have what was deleted
     _bounds: Lru[str, tuple[float, int]] = field(default_factory=lambda: Lru(SUMS), init=False)
@@ -126,8 +162,7 @@ class SqliteStore(Store):
     async def open(
         cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
     ) -> SqliteStore:
-        own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
-        store = cls(clock, quotas or Quotas(), own_thread if path is not None else None)
+        store = cls(clock, quotas or Quotas(), _own_thread() if path is not None else None)
         try:
             await store._connect(path)
         except BaseException:
@@ -137,18 +172,19 @@ class SqliteStore(Store):
 
     @_job
     def _connect(self, now: float, path: Path | None) -> None:
-        self._connection = _open_database(path)
+        self._connection = open_database(path)
 
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. May be repeated."""
         was_closed, self._is_closed = self._is_closed, True
-        if self._executor is None:
+        if self._jobs is None:
             self._disconnect()
             return
         if not was_closed:
-            self._closing = self._executor.submit(self._disconnect)
-            self._executor.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(self._closing))
+            self._closing = asyncio.get_running_loop().create_future()
+            self._jobs.put((self._closing, self._disconnect))
+            self._jobs.put(None)
+        await asyncio.shield(self._closing)
 
     def _disconnect(self) -> None:
         if hasattr(self, "_connection"):  # not if it could not be opened
@@ -165,7 +201,7 @@ class SqliteStore(Store):
         if entry is None or not entry[-1]:
             # So it is with nearly all entries. A single statement needs no transaction to be consistent.
             return entry and Snapshot(*entry[1:3])
-        with _transaction(self._connection, "DEFERRED"):
+        with transaction(self._connection, "DEFERRED"):
             entry = self._document(now, key)
             if entry is None:
                 return None
@@ -188,7 +224,7 @@ class SqliteStore(Store):
     def save(self, now: float, key: StoreKey, write: Write) -> bool:
         self._purge_at_times(now)
         expires_at = now + write.ttl
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             row, revision, rest = self._live_row(now, key)
             if revision != write.revision:
                 return False
@@ -214,7 +250,7 @@ class SqliteStore(Store):
     def put_record(self, now: float, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         self._purge_at_times(now)
         expires_at = now + ttl
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             row = self._live_row(now, key)[0] or self._new_row(key, expires_at)
             renew = "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?"
             self._rows(renew, expires_at, row, expires_at)
@@ -231,14 +267,14 @@ class SqliteStore(Store):
 
     @_job
     def mark(self, now: float, key: StoreKey, name: str) -> None:
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             row = self._live_row(now, key)[0]
             if row is not None:
                 self._rows("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", row, name)
 
     @_job
     def swap(self, now: float, key: StoreKey, part: Part, name: str, before: bytes, after: bytes) -> bool:
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             row = self._live_row(now, key)[0]
             changed = self._connection.execute(_SWAPS[part], (after, before, row, name)).rowcount
         self._is_log_stale |= changed > 0
@@ -286,7 +322,7 @@ class SqliteStore(Store):
 
     @_job
     def delete(self, now: float, key: StoreKey) -> bool:
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             row, revision, _ = self._live_row(now, key)
             self._rows("DELETE FROM sessions WHERE id = ?", row)
             self._rows("DELETE FROM chain WHERE tenant = ? AND session = ?", *key)
@@ -299,7 +335,7 @@ class SqliteStore(Store):
     @_job
     def claim(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> bool:
         self._purge_at_times(now)
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             rows = self._rows(
                 "INSERT INTO claims VALUES (?, ?, ?, ?) ON CONFLICT (tenant, name) DO UPDATE"
                 " SET holder = excluded.holder, expires_at = excluded.expires_at"
@@ -316,13 +352,13 @@ class SqliteStore(Store):
     @_job
     def put_fact(self, now: float, name: str, fact: bytes, ttl: int) -> None:
         self._purge_at_times(now)
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             self._rows("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", name, fact, now + ttl)
 
     @_job
     def add(self, now: float, name: str, amounts: Mapping[str, int], ttl: int) -> None:
         self._purge_at_times(now)
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             self._rows("DELETE FROM sums WHERE name = ? AND expires_at <= ?", name, now)
             self._connection.executemany(
                 "INSERT INTO sums VALUES (?1, ?2, max(min(?3, ?5), -?5), ?4) ON CONFLICT (name, amount) DO UPDATE"
@@ -342,7 +378,7 @@ class SqliteStore(Store):
     @_job
     def push(self, now: float, name: str, items: Sequence[bytes], ttl: int) -> None:
         self._purge_at_times(now)
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             insert = "INSERT INTO rings (name, item, expires_at) VALUES (?, ?, ?)"
             self._connection.executemany(insert, [(name, item, now + ttl) for item in items])
             self._rows(
@@ -360,7 +396,7 @@ class SqliteStore(Store):
     def spend(self, now: float, name: str, amount: int, most: int) -> int:
         self._purge_at_times(now)
         at = round(now * 1000)
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             rows = self._rows("SELECT value FROM sums WHERE name = ? AND amount = 'full at'", name)
             missing = min(max(rows[0][0] - at, 0), MOST_MISSING) if rows else 0
             if most != UNBOUNDED and missing >= most:
@@ -410,7 +446,7 @@ class SqliteStore(Store):
     def _purge(self, now: float) -> bool:
         """Removes some of what has expired; returns whether there may be more."""
         before = self._connection.total_changes
-        with _transaction(self._connection, "IMMEDIATE"):
+        with transaction(self._connection, "IMMEDIATE"):
             self._rows(
                 "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= ? LIMIT ?)",
                 *(now, PURGE_SESSIONS),
@@ -496,101 +532,3 @@ def _reason(error: Exception) -> str:
         return "store-full"  # the file may not grow: a limit on files, or a quota of the disk
     # The low byte is the primary code; errors of the Python module itself carry none.
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "store-error")
-
-
-# -- the file ------------------------------------------------------------------------------------------------------
-
-SCHEMA_VERSION = 7
-
-BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
-
-_SCHEMA = Path(__file__).with_name("schema.sql").read_text("utf-8")
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-    """A transaction, which is committed at its end, or rolled back if an error is raised in it."""
-    connection.execute(f"BEGIN {mode}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # some errors roll back by themselves
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _open_database(path: Path | None) -> sqlite3.Connection:
-    """Opens the database at `path`, creating it if it is missing; None stands for one in memory."""
-    target = ":memory:" if path is None else _private_file(path)
-    # Without an isolation level the module starts no transactions of its own.
-    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
-    try:
-        _refuse_unknown_schema(connection)
-        _use_wal(connection)
-        # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA journal_size_limit = 67108864")
-        connection.execute("PRAGMA secure_delete = ON")
-        _create_tables(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _private_file(path: Path) -> str:
-    """Creates the file if need be, and returns its absolute path. File and new directories are for their owner only."""
-    path = Path(os.path.abspath(path))
-    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    return str(path)
-
-
-_ANOTHER_FILE = "move it away, or name another file in store.url"
-
-
-def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
-    with _transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
-        version = _version(connection)
-        tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-    if version not in (0, SCHEMA_VERSION):
-        other = f"the file has version {version}, of another version of Condenser; this one knows {SCHEMA_VERSION}"
-        raise StoreError("store-schema", f"{other}; {_ANOTHER_FILE}")
-    if version == 0 and tables:
-        raise StoreError("store-schema", f"the file is a database of another program; {_ANOTHER_FILE}")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
-    deadline = time.monotonic() + BUSY
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _create_tables(connection: sqlite3.Connection) -> None:
-    if _version(connection) == SCHEMA_VERSION:
-        return
-    with _transaction(connection, "IMMEDIATE"):
-        # The version is read again: another process may have created the tables meanwhile.
-        if _version(connection) == SCHEMA_VERSION:
-            return
-        for statement in _SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
-from proxy.store.sqlite import PURGE_EVERY, PURGE_SESSIONS, SCHEMA_VERSION, SqliteStore
+from proxy.store.sqlite import PURGE_EVERY, PURGE_SESSIONS, SqliteStore
+from proxy.store.sqlite_file import SCHEMA_VERSION
 from tests.support.signals import BOUND
 from tests.support.virtual_time import Clock
 
