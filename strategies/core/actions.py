@@ -39,7 +39,7 @@ class Action(NamedTuple):
 
     def line(self) -> str:
         named = f" → {', '.join(self.named)}" if self.named else ""
-        return f"{self.tool}: {self.on}{named}{' (failed)' if self.has_failed else ''}".replace(":  ", ": ")
+        return f"{self.tool}: {self.on}{named}{' (failed)' if self.has_failed else ''}"
 
 
 class Subject(NamedTuple):

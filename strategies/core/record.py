@@ -2,7 +2,8 @@
 
 Quoted, word for word: what the assistant said last in its messages; lines in which tools report that they failed, with
 the name of the tool. Told, under headings of their own: what calls changed and what they looked at; what was too large
-to be quoted. What the user said, and names, stand in the ledger behind it.
+to be quoted. What the user said, and names, stand in the ledger behind it. What tools say has the mark `>>`, and so has
+what calls take along: a page may have put it into the assistant's mouth.
 
 Each section has a share of the room, in which the rarest lines come first. Of what was done, calls whose results give
 names that are used later come first, and calls that failed last.
@@ -87,7 +88,8 @@ def _done(source: Covered) -> Iterator[_Line]:
     found = {act.line(): (index, act) for index, act in source.actions if act.changes}
     for text, (index, act) in found.items():
         score = source.rarity.score(terms_of(text)) // STEP
-        yield _Line((act.has_failed, not act.is_used_later, not act.has_created, -score, -index), index, f"- {text}")
+        rank = (act.has_failed, not act.is_used_later, not act.has_created, -score, -index)
+        yield _Line(rank, index, _marked(text))
 
 
 def _looked(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line]:
@@ -100,9 +102,9 @@ def _looked(source: Covered, most: int, counter: TokenCounter) -> Iterator[_Line
             of[act.on] = index
     for tool, targets in used.items():
         listed = list(targets)[-_TARGETS:]
-        while len(listed) > 1 and counter.text(f"- {tool}: {', '.join(listed)}") > most:
+        while len(listed) > 1 and counter.text(_marked(f"{tool}: {', '.join(listed)}")) > most:
             listed = listed[len(listed) // 2 :]
-        yield _Line((-max(targets.values()),), max(targets.values()), f"- {tool}: {', '.join(listed)}")
+        yield _Line((-max(targets.values()),), max(targets.values()), _marked(f"{tool}: {', '.join(listed)}"))
 
 
 def _errors(source: Covered) -> Iterator[_Line]:
@@ -113,8 +115,13 @@ def _errors(source: Covered) -> Iterator[_Line]:
         for line in told:
             key = "".join(char for char in line if not char.isdigit())
             newest.pop(key, None)
-            newest[key] = _Line((-index,), index, f">> {tool}: {line}" if tool else f">> {line}")
+            newest[key] = _Line((-index,), index, _marked(f"{tool}:", f" {line}") if tool else _marked("", line))
     return iter(newest.values())
+
+
+def _marked(told: str, quoted: str = "") -> str:
+    """One line of words that are neither ours nor the user's; what is quoted keeps its own spaces."""
+    return f">> {' '.join(told.split())}{quoted}"
 
 
 def _closings(source: Covered) -> list[Quote]:

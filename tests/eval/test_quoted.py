@@ -22,12 +22,12 @@ def wrong(roles: frozenset[str], *lines: str, marked: bool = False) -> set[Fault
 def test_a_record_has_units_under_the_headings_of_their_speakers() -> None:
     record = (
         "[Condensed history] The 9 earlier messages.\n\nErrors:\n>> run: error: no such host\n\n"
-        "Looked at:\n- run: a.py\n\nWhat the assistant said:\n> It works.\n\n"
+        "Looked at:\n>> run: a.py\n\nWhat the assistant said:\n> It works.\n\n"
         "[Ledger] What the user said, word for word, oldest first:\n- Keep it.\n- Two\n  lines\n- Never push."
     )
     assert list(units(record)) == [
         Unit(TOOL, ("run: error: no such host",), True),
-        Unit(quoted.TOLD, ("run: a.py",), False),
+        Unit(quoted.TOLD, ("run: a.py",), True),
         Unit(frozenset({"assistant"}), ("It works.",), True),
         *(Unit(USER, ("Keep it.",), False), Unit(USER, ("Two", "  lines"), False)),
         Unit(USER, ("Never push.",), False),

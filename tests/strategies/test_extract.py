@@ -63,9 +63,9 @@ def test_a_deep_cut_that_cannot_be_made_leaves_the_goal() -> None:
 
 def test_the_record_says_what_was_done_what_failed_and_what_was_said() -> None:
     text = replacement_of(extracted(WORK))
-    assert "What was done:\n- bash: pytest" in text
+    assert "What was done:\n>> bash: pytest" in text
     assert "Errors:\n>> bash: E   TypeError: no parser\n>> bash: FAILED tests/test_a.py - 1 of 2\n" in text
-    assert "Looked at:\n- read_file: src/a.py" in text
+    assert "Looked at:\n>> read_file: src/a.py" in text
     assert "What the assistant said:\n> I found the cause.\n> The parser is mended, two tests are left." in text
     assert f"{SAID_HEADING}\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text
 

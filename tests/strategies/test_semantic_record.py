@@ -144,7 +144,7 @@ def test_the_rules_count_kinds_and_tell_what_was_done_and_what_failed() -> None:
     record, ledger = previous_record(view)
     assert record.startswith("user messages 1, tool calls 59, tool results 59\n\n")
     assert "Errors:\n>> bash: src/a.py:3: TypeError: bad" in record
-    assert "Looked at:\n- bash: " in record
+    assert "Looked at:\n>> bash: " in record
     assert ledger.said == ("- It broke.", "- Never touch tests/.")
 
 

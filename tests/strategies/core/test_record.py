@@ -28,9 +28,9 @@ def test_each_kind_of_line_has_a_heading_of_its_own() -> None:
         assistant("I looked at it.\n\nThe parser is mended now. Two tests are left."),
     )
     assert text.split("\n\n") == [
-        "What was done:\n- run: scout 0 17 * * 0 → job_77\n- run: make all → KeyError (failed)",
+        "What was done:\n>> run: scout 0 17 * * 0 → job_77\n>> run: make all → KeyError (failed)",
         "Errors:\n>> run: KeyError: 'a'",
-        "Looked at:\n- read: src/a.py",
+        "Looked at:\n>> read: src/a.py",
         "What the assistant said:\n> The parser is mended now.\n> Two tests are left.",
     ]
 
@@ -73,18 +73,18 @@ def test_names_that_later_calls_use_come_first() -> None:
     first = run(0, {"name": "kept"}, "made job_77")
     others = [body for n in range(1, 60) for body in run(n, {"name": f"other {n}"}, f"made job_{n + 500}")]
     text = made(*first, *others, *run(99, {"job": "job_77"}, "ok"), cap=300)
-    assert "- run: kept → job_77" in text
+    assert ">> run: kept → job_77" in text
 
 
 def test_calls_that_failed_come_last() -> None:
     failed = [body for n in range(9) for body in run(n, {"name": "other"}, f"Error: locked by job_{n + 500}")]
     retried = [body for n in range(9) for body in run(n + 20, {"job": f"job_{n + 500}"}, words(90))]
-    assert "- run: name name name name name" in made(*run(98, {"name": "name " * 5}, "ok"), *failed, *retried, cap=60)
+    assert ">> run: name name name name name" in made(*run(98, {"name": "name " * 5}, "ok"), *failed, *retried, cap=60)
 
 
 def test_what_other_sections_do_not_need_is_for_what_was_done() -> None:
     done = [body for n in range(4) for body in run(n, {"name": f"thing {n}"}, "ok")]
-    assert made(*done, cap=50).count("- run: thing") == 4
+    assert made(*done, cap=50).count(">> run: thing") == 4
 
 
 @pytest.mark.parametrize("cap", [0, 40, 100, 300, 1_000])
@@ -96,17 +96,17 @@ def test_a_record_keeps_within_its_cap(cap: int) -> None:
 
 def test_in_little_room_a_tools_last_targets_stand() -> None:
     text = made(*(each for n in range(14) for each in run(n, {"path": f"/f{n}"}, words(40), "read")), cap=30)
-    assert text.startswith("Looked at:\n- read: ")
+    assert text.startswith("Looked at:\n>> read: ")
     assert text.endswith("/f13")
 
 
 def test_in_chinese_its_headings_are_chinese() -> None:
     text = made(*run(1, {"name": "工作"}, "好"), assistant("已经修好了。"), chinese=True)
-    assert text == "做过的事：\n- run: 工作\n\n助手说过的话：\n> 已经修好了。"
+    assert text == "做过的事：\n>> run: 工作\n\n助手说过的话：\n> 已经修好了。"
 
 
 def test_an_earlier_summary_ends_where_our_headings_begin() -> None:
-    assert written_by_model("Goal: x.\nDone: y.\n\nWhat was done:\n- run: z") == "Goal: x.\nDone: y."
+    assert written_by_model("Goal: x.\nDone: y.\n\nWhat was done:\n>> run: z") == "Goal: x.\nDone: y."
 
 
 def test_of_an_earlier_summary_whole_paragraphs_are_kept_or_both_ends_of_a_long_one() -> None:
