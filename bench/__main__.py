@@ -17,7 +17,10 @@ from typing import Any
 
 from proxy.commands.replaying.report import markdown
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption", "patterns", "agents")
+NAMES = (
+    *("load", "cpu", "lag", "waiting", "footprint", "soak", "plan", "scale", "encryption", "patterns", "hostile"),
+    "agents",
+)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ BOUNDS: dict[str, dict[str, float]] = {
 
 ALL_CALLS = {
     "python_calls_small": 893,
-    "python_calls_medium": 1_005,
+    "python_calls_medium": 1_002,
     "python_calls_large": 1_326,
     "python_calls_100_events": 300,
     "c_calls_large": 1_352,

@@ -34,6 +34,7 @@ from strategies.core.parsing import objects_in, word
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
+LEAST = 2 * BYTES_PER_TOKEN  # bytes for each of which a text has a token at least, if there was no time to count it
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
 LENGTH_ESTIMATE = "length"  # the name of the counter whose counts are estimates by length
@@ -115,9 +116,12 @@ class Prefixes:
         `begun` is its transcript, if it was made already.
         """
         start, end = len(found.elements) if found else 0, len(elements) - 1
-        if end < MIN_MESSAGES or start >= end or not all(element.cost for element in elements[start:end]):
+        if end < MIN_MESSAGES or start >= end:
             return
-        messages = [element.messages[counted_by] for element in elements[start:end]]
+        kept = [each.messages.get(counted_by) for each in elements[start:end] if each.cost]
+        messages = list(filter(None, kept))
+        if len(messages) < end - start:
+            return
         size = sum(element.cost for element in elements[start:end])
         if found is None:
             transcript = begun or Transcript.of(messages)
@@ -236,25 +240,28 @@ class Measurer:
         known: dict[bytes, _Known] = {key: count for key in keys if (count := self._counts.get(key)) is not None}
         uncounted = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
         counts = await self._pool.messages(counter, list(uncounted.values()))
-        known.update(zip(uncounted, zip(repeat(None), counts), strict=True))
-        read = await self._read(elements, counter.cache_key, list(map(known.__getitem__, keys)))
+        newest = list(uncounted)[len(uncounted) - len(counts) :]
+        known.update(zip(newest, zip(repeat(None), counts), strict=True))
+        read = await self._read(elements, counter.cache_key, list(map(known.get, keys)))
         for number, (key, element) in enumerate(zip(keys, elements, strict=True), 1):
             if number % STEP == 0:
                 await next_step()
-            self._counts.put(key, (read[id(element)].digest, known[key][1]))
+            if key in known:
+                self._counts.put(key, (read[id(element)].digest, known[key][1]))
         return read
 
     async def _read(
-        self, elements: Sequence[Element], counted_by: str, known: Sequence[_Known]
+        self, elements: Sequence[Element], counted_by: str, known: Sequence[_Known | None]
     ) -> Mapping[int, Message]:
-        """The messages of elements, by their ids."""
+        """The messages of elements, by their ids. Those that were not counted are not kept: a later request does it."""
 
         def read() -> dict[int, Message]:
             messages = {}
-            for element, (digest, (tokens, unpriced)) in zip(elements, known, strict=True):
+            for element, count in zip(elements, known, strict=True):
+                digest, (tokens, unpriced) = count or (None, (element.is_text and len(element.data) // LEAST, True))
                 facts = element.data, element.value, tokens, element.endpoint.dialect, digest
                 message = messages[id(element)] = self._reader.read(*facts, unpriced=unpriced)
-                element.set_message(counted_by, message)
+                element.set_message(counted_by, message if count else None)
             return messages
 
         return await offload(load_of(elements), read)

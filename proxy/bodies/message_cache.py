@@ -104,9 +104,10 @@ class Element:
         value = self._value  # read once: a thread may drop it meanwhile
         return loads(self.raw) if value is None else value
 
-    def set_message(self, counted_by: str, message: Message) -> None:
-        """Keeps the message read from it and drops the parsed form, which takes more memory than all the rest."""
-        self.messages[counted_by] = message.lean()
+    def set_message(self, counted_by: str, message: Message | None) -> None:
+        """Keeps the message read from it, if any; drops the parsed form, which takes more memory than all the rest."""
+        if message is not None:
+            self.messages[counted_by] = message.lean()
         self._value = None
 
 

@@ -3,9 +3,9 @@
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
 hand: those of its messages that the view does not show, and the cards of its condensations. For a block, what the view
 shows competes with them: messages, and lines of the record. Nothing is indexed before something is searched for. Then
-the messages that are not in it yet are added to the index of the conversation, which all forks after its first
-condensation share. The key of an entry is the message's digest in the chain, and a request finds the entries of its own
-chain only.
+the messages that are not in it yet are added to the index of the conversation, the newest first and only so many at a
+time; all forks after its first condensation share it. The key of an entry is the message's digest in the chain, and a
+request finds the entries of its own chain only.
 
 Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
 from that message, kept with the session, and stays at its place, byte for byte, until a condensation takes it in. So
@@ -43,7 +43,7 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.memory.asking import asked, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
-from strategies.memory.ranking import NOWHERE, Hit, Index, card_entry, expanded, message_entries
+from strategies.memory.ranking import NOWHERE, Entry, Hit, Index, card_entry, expanded, message_entries
 
 MIN_ROOM = 32
 """Tokens below which no block is chosen."""
@@ -54,6 +54,8 @@ MOST_BLOCKS = MAX_PATCHES // 2
 MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
+MAX_NEW = 2_000
+"""Entries that one search adds, in about half a second; later ones add what is left."""
 
 
 class Searchable(NamedTuple):
@@ -111,22 +113,26 @@ class _SharedIndex:
         self.index = Index()
         # Held by the thread, which continues if its request is cancelled; the next request must not write meanwhile.
         self._lock = threading.RLock()
-        self._nodes: set[str] = set()
-        self._most = MAX_ENTRIES
+        self._nodes: dict[str, int] = {}  # with their numbers of entries
 
     def learn(self, transcript: Transcript, nodes: list[tuple[int, str]]) -> None:
-        """Adds the messages that are not in the index yet."""
+        """Adds the newest of the messages that are not in the index yet."""
         with self._lock:
-            is_full = len(self.index) > self._most
-            if is_full:  # most of it may be messages that the client has edited away
-                self.index, self._nodes = Index(), set()
-            missing = [(place, node) for place, node in nodes if node not in self._nodes]
-            self._nodes.update(node for _, node in missing)
-            # All at once: a word that many messages have is brought to its stem once.
-            texts = (message_entries(node, transcript.chain[place], place) for place, node in missing)
-            self.index.add(chain.from_iterable(texts))
-            if is_full:
-                self._most = max(MAX_ENTRIES, 2 * len(self.index))
+            if len(self.index) > MAX_ENTRIES:  # most of it may be messages that the client has edited away
+                self.index, self._nodes = Index(), {}
+            added, left, room = list[list[Entry]](), MAX_NEW, MAX_ENTRIES * 3 // 4
+            for place, node in reversed(nodes):
+                if node not in self._nodes:
+                    entries = message_entries(node, transcript.chain[place], place)[:MAX_NEW]
+                    left -= len(entries)
+                    if left < 0:
+                        break
+                    self._nodes[node] = len(entries)
+                    added.append(entries)
+                room -= self._nodes[node]
+                if room <= 0:
+                    break
+            self.index.add(chain.from_iterable(reversed(added)))
 
     def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
         """The hits of a query, best first."""
@@ -196,7 +202,7 @@ class Injector:
         decision = _folded(decision._replace(offer=context.offer), context)
         saved, a_search = context.saved_by(decision.applied), ROUND if context.offer.is_made else 0
         allowance = min(allowance, saved - decision.view.memory_tokens - a_search) - context.offer.tokens
-        is_wanted = context.aside is None and context.shows_blocks(decision.applied)
+        is_wanted = context.compacting is None and context.shows_blocks(decision.applied)
         if not (is_wanted and _has_room_for_block(decision)):
             return decision
         block = await self._choose_block(decision.view, context, allowance)

@@ -22,6 +22,7 @@ import logging
 import math
 import threading
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,13 +34,14 @@ from typing import ClassVar, NamedTuple
 
 from proxy.tokens import media, ranks
 from proxy.tokens.models import plain_name
-from proxy.tokens.ranks import count_in_chunks, estimate
+from proxy.tokens.ranks import SAMPLE_CHARS, count_in_chunks, estimate
 from strategies.core.messages import Dialect
 
 ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
 INLINE_CHARS = 16_384
 LONG_CHARS = 524_288  # counting more takes a tenth of a second, and hostile text takes longer
+MOST_CHARS = SAMPLE_CHARS  # of all new messages of a request; with the one that goes beyond them, the worst take 4 s
 WORKERS = 2
 SEALED = ("encrypted_content", "encrypted_stdout", "signature")  # members whose text only the vendor can read
 REMEMBERED_CHARS = 256
@@ -260,7 +262,10 @@ class CountingPool:
         self._long_worker = ThreadPoolExecutor(1, thread_name_prefix="tokens-long")
 
     async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[Counted]:
-        """The count of each message, in order. Raises RuntimeError after close() for long input."""
+        """The counts of the newest messages, in order: of those that have no more than `MOST_CHARS` behind them.
+
+        Raises RuntimeError after close() for long input.
+        """
         if counter.encoder is not None and counter.encoder.tokens is None:
             await self._load(counter.encoder)
         if is_short(counter, bodies, INLINE_CHARS):
@@ -271,8 +276,9 @@ class CountingPool:
 
         loop = asyncio.get_running_loop()
         # A list of many messages takes long to add up, too.
-        if not await loop.run_in_executor(self._workers, is_short, counter, bodies, LONG_CHARS):
-            return await loop.run_in_executor(self._long_worker, count, bodies)
+        newest, chars = await loop.run_in_executor(self._workers, _newest, counter, bodies)
+        if chars > LONG_CHARS:
+            return await loop.run_in_executor(self._long_worker, _count_long, counter, bodies[-newest:])
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, count, half) for half in halves)
         return [counted for half in await asyncio.gather(*counting) for counted in half]
@@ -338,6 +344,18 @@ def encoding_name(plain: str) -> str:
 def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: int) -> bool:
     """Whether messages have less than about `chars`; stops adding up as soon as they have more."""
     return all(total <= chars for total in accumulate(map(counter.chars, bodies)))
+
+
+def _newest(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> tuple[int, int]:
+    """How many of the newest messages are counted, and about the characters of all."""
+    *before, chars = accumulate(map(counter.chars, reversed(bodies)), initial=0)
+    return bisect_left(before, MOST_CHARS), chars
+
+
+def _count_long(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[Counted]:
+    """The counts of messages; of a text that is sampled the count is inexact."""
+    counts = ((counter.counted(body), counter.chars(body) > SAMPLE_CHARS) for body in bodies)
+    return [Counted(found.tokens, found.unpriced or is_sampled) for found, is_sampled in counts]
 
 
 def _counted(count: Callable[[Opaque], int]) -> Counted:

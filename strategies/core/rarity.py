@@ -57,12 +57,11 @@ class Rarity(dict[int, int]):
 
     def __init__(self, messages: Iterable[Terms[int]]) -> None:
         listed = list(messages)
-        self._found = Counter(chain.from_iterable(listed))
-        self._number = len(listed) + 1
+        number, self._found = max(len(listed), 1) + 1, Counter(chain.from_iterable(listed))
+        self._weights = [round(HIGHEST * log(number / max(found, 1)) / log(number)) for found in range(number)]
 
     def __missing__(self, term: int) -> int:
-        rare = log(self._number / max(self._found[term], 1)) / log(self._number)
-        weight = self[term] = round(HIGHEST * rare)
+        weight = self[term] = self._weights[self._found.get(term, 0)]
         return weight
 
     def score(self, terms: Terms[int]) -> int:

@@ -16,6 +16,7 @@ from proxy.bodies.measure import (
     CachedPrefix,
     Measured,
     Measurer,
+    Precision,
     Prefixes,
     end_of_systems,
     fits_by_length,
@@ -23,7 +24,7 @@ from proxy.bodies.measure import (
 from proxy.bodies.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
 from proxy.bodies.wire import Body
 from proxy.protocols.chat import ChatCounter
-from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
+from proxy.tokens.counter import MOST_CHARS, Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
 from tests.proxy.bodies.test_wire import SLOW
@@ -72,6 +73,17 @@ def test_a_turn_costs_its_new_messages_only() -> None:
     measured(measurer, body_of([HISTORY[0], {**HISTORY[1], "x": 1}]))  # other bytes
     measured(measurer, body_of(HISTORY), "gpt-4")  # another tokenizer
     assert pool.asked[2:] == [1, 2]
+
+
+def test_what_a_request_leaves_uncounted_is_inexact_until_the_next_one_counts_it() -> None:
+    pool = Tallying()
+    measurer = Measurer(Reader(), pool)
+    body = body_of([{"role": "user", "content": f"{n} " * (MOST_CHARS // 32)} for n in range(100_000, 100_014)])
+    found = [measured(measurer, body) for _ in range(4)]
+    assert [each.precision for each in found] == [*[Precision.INEXACT] * 2, *[Precision.EXACT] * 2]
+    assert found[0].tokens < found[1].tokens < found[2].tokens == found[3].tokens
+    assert pool.asked == [14, 9, 4, 0]
+    assert found[0].transcript.digests == found[3].transcript.digests
 
 
 def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:

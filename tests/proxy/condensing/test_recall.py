@@ -106,6 +106,35 @@ async def test_messages_that_a_client_edits_away_leave_the_index_of_its_session(
         assert hits[0].entry.text.startswith(f"{edition}: ")
 
 
+async def test_a_search_adds_only_so_many_entries_the_newest_first_and_later_ones_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recall = Recall()
+    monkeypatch.setattr("proxy.condensing.recall.MAX_NEW", 30)
+    said = transcript_of([*(user(f"turn {turn} of the walk") for turn in range(100)), user("where did it go?")])
+    places = []
+    for _ in range(5):
+        hits = await recall.search(searchable(said), "walk")
+        places.append({hit.entry.place for hit in hits if hit.entry.place >= 0})
+    assert places == [set(range(max(100 - 30 * n, 0), 100)) for n in (1, 2, 3, 4, 5)]
+
+
+async def test_of_one_long_message_a_search_adds_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.condensing.recall.MAX_NEW", 3)
+    long = "".join(f"{part:04} turns of the walk to the lake. " for part in range(1_000))
+    (hit, *_) = await Recall().search(searchable(transcript_of([user(long), user("where?")])), "walk lake")
+    assert hit.entry.parts > 50
+    assert hit.entry.part < 3
+
+
+async def test_an_index_holds_the_newest_of_a_history_that_is_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    recall = Recall()
+    monkeypatch.setattr("proxy.condensing.recall.MAX_ENTRIES", 40)
+    said = transcript_of([*(user(f"turn {turn} of the walk") for turn in range(100)), user("where did it go?")])
+    for _ in range(3):
+        assert {hit.entry.place for hit in await recall.search(searchable(said), "walk")} == set(range(70, 100))
+
+
 def test_all_indexes_together_take_less_than_64_megabytes() -> None:
     random, entries = Random(1), 400
     said = transcript_of([user(english(random, 100)[:600]) for _ in range(entries)])

@@ -18,6 +18,7 @@ from proxy.tokens.counter import (
     INLINE_CHARS,
     LONG_CHARS,
     MAX_COUNTERS,
+    MOST_CHARS,
     REMEMBERED_CHARS,
     REMEMBERED_TEXTS,
     Counter,
@@ -165,12 +166,19 @@ async def test_a_very_long_text_keeps_nobody_else_waiting(pool: CountingPool) ->
         return 1
 
     slow, quick = ChatCounter("o200k_base", hostile, LEAST), Threads().counter
-    stuck = [asyncio.ensure_future(counts(pool, slow, bodies(2, LONG_CHARS))) for _ in range(3)]
+    stuck = [asyncio.ensure_future(counts(pool, slow, bodies(1, LONG_CHARS))) for _ in range(3)]
     assert await counts(pool, quick, bodies(4, 4_000)) == [4_004 + n for n in range(4)]
     assert (await pool.overhead(quick, TOOLS, 20_000)).tokens > 3
     assert await counts(pool, quick, bodies(1, 5)) == [9]
     release.set()
-    assert await asyncio.gather(*stuck) == [[5, 5]] * 3
+    assert await asyncio.gather(*stuck) == [[5]] * 3
+
+
+async def test_of_very_many_characters_the_newest_are_counted(pool: CountingPool) -> None:
+    words = MOST_CHARS // 12  # five characters each
+    assert await counts(pool, Threads().counter, bodies(6, words)) == [words + 4 + n for n in (3, 4, 5)]
+    (one,) = await pool.messages(Threads().counter, [*bodies(1, MOST_CHARS // 2)])
+    assert one.unpriced  # a sample of it was counted
 
 
 TOOLS: dict[str, object] = {"tools": [{"type": "function", "function": {"name": "f", "description": "a tool"}}]}
