@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.values import json_or_none
 
-_ERROR = re.compile(rb'(?<!\\)"errors?"(?!\s*:\s*null)|^event:\s*error', re.MULTILINE)
+_ERROR = re.compile(rb'(?<!\\)"errors?"(?!\s{0,9}:\s{0,9}null)|^event:\s{0,9}error', re.MULTILINE)
 """A key, a value or an event. A text may say "error" too: its quotation marks are escaped. Null is no error."""
 
 MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters that are read of one text, and of all; errors come to the point early
@@ -28,7 +28,7 @@ _QUOTED = frozenset(
     """.split()  # noqa: SIM905 - a table of words
 )
 _CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
-_EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
+_EVENT = re.compile(r"^data:[ ]?(.*)", re.MULTILINE)
 _MARKS = re.compile(r"[`'\"*\\“”‘’]+")
 
 

@@ -149,18 +149,22 @@ _TOOLS = (*FORM, HTTPStatus.NOT_FOUND, HTTPStatus.NOT_IMPLEMENTED)
 
 
 class _Row(NamedTuple):
-    """The words by which an error is known to be about a subject; case does not matter."""
+    """The words by which an error is known to be about a subject."""
 
     subject: Subject
     statuses: Sequence[int]  # 200 for an error under a good status
-    says: str
-    also: str = ""
-    unless: str = r"(?!)"
+    says: re.Pattern[str]
+    also: re.Pattern[str]
+    unless: re.Pattern[str]
 
     def is_in(self, status: int, said: str) -> bool:
-        if status not in self.statuses or not re.search(self.says, said, re.IGNORECASE):
+        if status not in self.statuses or not self.says.search(said):
             return False
-        return bool(re.search(self.also, said, re.IGNORECASE)) and not re.search(self.unless, said, re.IGNORECASE)
+        return bool(self.also.search(said)) and not self.unless.search(said)
+
+
+def _row(subject: Subject, statuses: Sequence[int], says: str, also: str = "", unless: str = r"(?!)") -> _Row:
+    return _Row(subject, statuses, *(re.compile(each, re.IGNORECASE) for each in (says, also, unless)))
 
 
 # The error of a request that has reasoning in its messages. The lesson holds for one tenant, and the next refusal
@@ -173,7 +177,8 @@ _PARAMETER = (  # words of errors about the member of a request that switches re
 _BOUND_WORDS = (
     r"(?<!thought[ _-])signature|corrupt|invalid thought|bound to|prefix|tamper|\b(?:modif|alter)(?:y|ied|ed)\b"
     r"|签名|thought[ _-]?signature[^.]{0,60}(?:not valid|invalid|mismatch|fail|verif)"
-    r"|(?:different|another|other|not belong\w*(?: to)?(?: th\w+)?) (?:conversation|context|prompt|history|request)"
+    r"|(?:different|another|other|not belong\w{0,9}(?: to)?(?: th\w{1,9})?)"
+    r" (?:conversation|context|prompt|history|request)"
 )
 _REQUIRED_WORDS = (
     r"missing|\b(?:must|should|lacks?|requires?|required|expected|needs?|ha(?:s|ve) to)\b|without|omitted"
@@ -181,40 +186,40 @@ _REQUIRED_WORDS = (
 )
 _UNKNOWN_PATH = r"\b(?:unexpected|unknown|unsupported|invalid|no such) (?:endpoint|path|route|url)\b"
 _ROWS = (
-    _Row(
+    _row(
         Subject.ALTERNATE_ROLES,
         FORM,
         r"\b(?:roles?|turns?|requests?|messages?|conversations?|user)\b[^.]{0,80}\balternat"
-        r"|\balternat\w*[^.]{0,80}\b(?:roles?|user|assistant)\b"
+        r"|\balternat\w{0,20}[^.]{0,80}\b(?:roles?|user|assistant)\b"
         r"|\b(?:successive|consecutive)\b[^.]{0,40}\b(?:user|assistant|role|messages?)\b"
         r"|unexpected role\W{1,4}(?:user|assistant)\W{1,4}after role",
     ),
-    _Row(
+    _row(
         Subject.MIDDLE_SYSTEM,
         FORM,
         r"\bsystem\W{0,3}(?:message|role|prompt)s?\b[^.]{0,60}\b(?:beginning|first|start|precede)\b"
         r"|unexpected role\W{1,4}system\W{1,4}after role"
         r"|only the first message can\b[^.]{0,20}\bsystem",
     ),
-    _Row(Subject.CONTEXT_MANAGEMENT, FORM, r"\bcontext_management\b"),
-    _Row(Subject.BOUND_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _BOUND_WORDS, unless=_PARAMETER),
-    _Row(Subject.REQUIRED_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _REQUIRED_WORDS, unless=_PARAMETER),
-    _Row(Subject.TOOLS, _TOOLS, r"tool|function"),
-    _Row(Subject.OPAQUE_HEAD, WRONG, r"compaction|encrypted[ _]content"),
-    _Row(Subject.TRIGGER, (*FORM, *_NO_PATH), r"compaction_trigger"),
-    _Row(Subject.COMPACT_PATH, _NO_PATH, "", unless=r"\bmodel"),  # a model may be what is not found
-    _Row(Subject.COMPACT_PATH, (HTTPStatus.BAD_REQUEST, *_NO_PATH), _UNKNOWN_PATH),
-    _Row(
+    _row(Subject.CONTEXT_MANAGEMENT, FORM, r"\bcontext_management\b"),
+    _row(Subject.BOUND_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _BOUND_WORDS, unless=_PARAMETER),
+    _row(Subject.REQUIRED_REASONING, (HTTPStatus.OK, *FORM), _REASONING, _REQUIRED_WORDS, unless=_PARAMETER),
+    _row(Subject.TOOLS, _TOOLS, r"tool|function"),
+    _row(Subject.OPAQUE_HEAD, WRONG, r"compaction|encrypted[ _]content"),
+    _row(Subject.TRIGGER, (*FORM, *_NO_PATH), r"compaction_trigger"),
+    _row(Subject.COMPACT_PATH, _NO_PATH, "", unless=r"\bmodel"),  # a model may be what is not found
+    _row(Subject.COMPACT_PATH, (HTTPStatus.BAD_REQUEST, *_NO_PATH), _UNKNOWN_PATH),
+    _row(
         Subject.COMPACTION,
         WRONG,
         r"compaction(?:_trigger)?\W[^.]{0,80}(?:not permitted|not supported|unknown|unrecogni[sz]ed|unsupported)"
         r"|(?:invalid value|unknown|unsupported|unrecogni[sz]ed|unexpected)[^.]{0,80}compaction",
         unless=r"\bcompaction_(?!trigger)[a-z_]+",  # the vendor's own codes: it knows the form
     ),
-    _Row(Subject.FOREIGN_SYSTEM, _CREDENTIAL, r"authori[sz]ed for use with|instructions are not valid"),
-    _Row(Subject.ROLES, FORM, r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat"),
-    _Row(Subject.EFFORT, FORM, r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra"),
-    _Row(Subject.LIMIT, FORM, r"token|maximum|too (?:large|high|long|big)|exceed|context|length"),
+    _row(Subject.FOREIGN_SYSTEM, _CREDENTIAL, r"authori[sz]ed for use with|instructions are not valid"),
+    _row(Subject.ROLES, FORM, r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat"),
+    _row(Subject.EFFORT, FORM, r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra"),
+    _row(Subject.LIMIT, FORM, r"token|maximum|too (?:large|high|long|big)|exceed|context|length"),
 )
 
 
@@ -283,18 +288,18 @@ _OTHER_CODES = frozenset(
 # Codes and words of errors about one value, which such an error quotes. The value may be any text.
 _VALUE_CODES = re.compile(
     r"(?:invalid|unsupported|unknown|missing|missing_required)_(?:value|type|enum|tool|model|role)"
-    r"|\w*_not_found(?:_error)?|\w+_(?:parsing|type)|literal_error|enum|missing|extra_forbidden"
+    r"|\w{0,80}_not_found(?:_error)?|\w{1,80}_(?:parsing|type)|literal_error|enum|missing|extra_forbidden"
 )
 _VALUE_WORDS = re.compile(
     r"\bdoes(?: not|nt) exist\b|\bnot found\b|\binvalid value\b|\bsupported values are\b|\binput should be \w"
-    r"|\btype: \w+, loc: |\binput(?:_value)?[:=] ?(?!\d)"
+    r"|\btype: \w{1,40}, loc: |\binput(?:_value)?[:=] ?(?!\d)"
 )
 
 _RATE = re.compile(
     r"\bper[ -_]?(?:min|minute|hour|day|second|month)\b|\b[ot]?[rt]p[md]\b|rate[ _-]?limit"
     r"|quota|throttl|too many requests"
     r"|\bcredits?\b|afford|\bbalance\b|\bbilling\b|\bpayment\b|please wait|overloaded|max budget|spend"
-    r"|\btokens? (?:has |have )?(?:expired|invalid)|\bapi[ _-]key\b|\b(?:auth\w*|access|bearer|refresh) tokens?\b"
+    r"|\btokens? (?:has |have )?(?:expired|invalid)|\bapi[ _-]key\b|\b(?:auth\w{0,20}|access|bearer|refresh) tokens?\b"
     r"|限流|频率|速率|余额|欠费|每分钟"
 )
 
@@ -382,7 +387,7 @@ _INPUT = (
     r"must have (?:less|fewer) than [\d,]{1,20} tokens",
     r"tokens? must be no more than [\d,]{1,20}",
     r"prompt sequence length is (?:greater|longer) than [\d,]{1,20}",
-    r"inputs? tokens? ?\+ ?max_\w+ must be",
+    r"inputs? tokens? ?\+ ?max_\w{1,40} must be",
     r"prompt_tokens[^.;]{0,30}must be less",
     r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
     r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]{1,20} tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
@@ -405,7 +410,7 @@ _INPUT = (
 _OTHER_SIZES = re.compile(
     r"\b(?:array|images?|audio|video|files?|pdf|pages?|pixels?|megapixels?|bytes?|[kmg]i?b|characters?|chars|seconds"
     r"|data-?uri|deadline|properties|items|tool_calls?|stop sequences?|batch size|max_retries|queue|connections?"
-    r"|cache_control|embeddings? dimension\w*|tool name|function name)\b"
+    r"|cache_control|embeddings? dimension\w{0,20}|tool name|function name)\b"
 )
 _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_ctx|上下文")
 
@@ -438,7 +443,7 @@ def _meaning(text: str) -> Unit | None:
 MIN_WINDOW, MAX_WINDOW = 512, 10_000_000  # tokens that a window may have
 _YEARS_AND_CODES = {2013, *range(2020, 2036)}
 
-_N = r"(?<![\d.,])(\d{1,3}(?:,\d{3})+(?!\d)|\d+(?!\d|k\b))(?:\.0+)?"
+_N = r"(?<![\d.,])(\d{1,3}(?:,\d{3}){1,6}(?!\d)|\d{1,20}(?!\d|k\b))(?:\.0{1,9})?"
 _WINDOW_KEYS = (
     "n_ctx", "max_model_len", "max_context_length", "context_length", "context_window", "max_input_tokens",
     "max_prompt_tokens", "max_seq_len", "context_limit", "max_tokens_allowed",
@@ -460,7 +465,7 @@ _WINDOWS = (
     rf"{_CONTEXT}(?:(?!tokens|number|requested)[^.;\d]){{0,40}}(?:is|of|to|only|limit|maximum|:|=|\() ?\(?{_N}",
     (
         rf"max_(?:seq_len|model_len|num_tokens|input_length|position_embeddings|total_tokens"
-        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
+        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]{{0,9}} ?{_N}"
     ),
     rf"\[ ?[01], ?{_N} ?\]",
     rf"(?:must be|should be) (?:<=?|less than|at most|no more than) {_N}",
@@ -493,7 +498,7 @@ _COUNTS = (
         rf"(?<!output )(?:prompt|inputs?|request|messages?|query|count|tokens?|length|prompt_tokens"
         rf"|input_ids size|too long)"
         rf"(?: tokens?| token count| length| is| of| with"
-        rf"| was)*:? ?\(?(?<!max_tokens )(?<!new_tokens ){_N}(?: tokens)?\)?"
+        rf"| was){{0,6}}:? ?\(?(?<!max_tokens )(?<!new_tokens ){_N}(?: tokens)?\)?"
         rf"(?=;| tokens?| is| exceeds?| in total| >|,|\)|\.? ?should| should| but| must| cannot| which|$)"
     ),
     rf"{_N} (?:tokens? )?>=? ",
@@ -504,7 +509,7 @@ _ASKED = (
     rf"requested {_N} output tokens",
     rf"\d \+ {_N} >=? \d",
     rf"{_N} max_new_tokens",
-    rf"max_(?:new_|completion_|output_)?tokens(?!\W*-\d)[^.;\d]{{0,40}}{_N}",
+    rf"max_(?:new_|completion_|output_)?tokens(?!\W{{0,9}}-\d)[^.;\d]{{0,40}}{_N}",
 )
 _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
     tuple(map(re.compile, patterns)) for patterns in (_WINDOWS, _COUNTS, _ASKED)

@@ -2,10 +2,13 @@
 
 import base64
 import json
+from collections.abc import Iterator
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
 
+from bench.patterns import found, patterns_in
 from strategies.core.client_context import clients_words, is_context, users_words
 from strategies.core.parsing import STEP
 from tests.support.patterns import watch
@@ -68,6 +71,42 @@ def test_no_pattern_gets_more_of_a_reply_than_a_step(monkeypatch: pytest.MonkeyP
             stage.post(body_of(chat(2)), controls(session="s"))
             stage.proxy.quiet()
     assert {name: size for name, size in most.items() if size > STEP} == {}
+
+
+def repetitions(parsed: Any, *, is_followed: bool = False) -> Iterator[str]:
+    """The repetitions without a bound that have something after them: each may be tried from each place."""
+    for place, (kind, inside) in enumerate(parsed, 1):
+        has_more = is_followed or place < len(parsed)
+        if kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
+            _, most, repeated = inside
+            if most == _constants.MAXREPEAT and has_more:
+                yield str(repeated)
+            yield from repetitions(repeated, is_followed=has_more or most > 1)
+        elif kind is _constants.BRANCH:
+            for each in inside[1]:
+                yield from repetitions(each, is_followed=has_more)
+        elif kind in (_constants.SUBPATTERN, _constants.ASSERT, _constants.ASSERT_NOT):
+            yield from repetitions(inside[-1], is_followed=has_more and kind is _constants.SUBPATTERN)
+
+
+def test_a_repetition_is_found_where_something_follows_it() -> None:
+    assert list(repetitions(_parser.parse(r"(?:a| b)*c")))
+    assert list(repetitions(_parser.parse(r"(?:a\d*){0,3}")))
+    assert not list(repetitions(_parser.parse(r"(?:a| b){0,6}c|\d+")))
+
+
+def test_the_cost_of_a_refusal_grows_no_faster_than_its_text() -> None:
+    patterns = {one: f"{module.__name__}.{key}" for module, key, value in found() for one in patterns_in(value)}
+    read = {
+        one: name for one, name in patterns.items() if name.startswith(("proxy.servers.refusals", "proxy.servers.err"))
+    }
+    assert len(read) > 60
+    unbounded = {one: list(repetitions(_parser.parse(as_text(one.pattern)))) for one in read}
+    assert {read[one]: places for one, places in unbounded.items() if places} == {}
+
+
+def as_text(pattern: str | bytes) -> str:
+    return pattern if isinstance(pattern, str) else pattern.decode("latin-1")
 
 
 @pytest.mark.parametrize("before", [0, STEP - 40, STEP - 8, STEP + 9])

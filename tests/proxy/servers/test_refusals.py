@@ -119,12 +119,19 @@ def test_a_body_of_no_known_form_is_no_refusal(body: bytes) -> None:
     assert recognise(400, body) is None
 
 
-@pytest.mark.parametrize("word", ["tokens exceed ", "context length ", "input ", "9 > ", "max_tokens ", "prompt + "])
+@pytest.mark.parametrize("word", ["tokens ", "tokens exceed ", "context length ", "input ", "9 > ", "max_tokens "])
 def test_a_long_error_is_read_in_time(word: str) -> None:
     def made(length: int) -> bytes:
-        return json.dumps({"error": {"message": word * (length // len(word))}}).encode()
+        return json.dumps({"error": {"message": f"maximum context length: {word * (length // len(word))}"}}).encode()
 
     assert not grows_too_fast(lambda body: recognise(400, body), made)
+
+
+def test_a_number_of_thousands_of_digits_is_none() -> None:
+    for digits in ("9" * 5_000, ",".join(["999"] * 1_000)):
+        message = f"maximum context length is {digits} tokens, but the prompt has {digits} tokens"
+        refused = recognise(400, json.dumps({"error": {"message": message}}).encode())
+        assert refused == Size(Unit.PROMPT)
 
 
 OPEN: dict[str, Any] = {"status": "in_progress", "error": None, "output": [], "usage": None}
