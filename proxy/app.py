@@ -77,7 +77,8 @@ def create_app(
         async with open_services(settings, store=store, clock=clock) as built:
             app.state.services = built
             if is_alone:
-                give_back_memory()
+                gc.collect()
+                await built.loops.start("memory", 60, give_back_memory)
                 gc.freeze()
                 gc.set_threshold(_COLLECT_AFTER)
             yield
