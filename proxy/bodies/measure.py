@@ -118,10 +118,10 @@ class Prefixes:
         start, end = len(found.elements) if found else 0, len(elements) - 1
         if end < MIN_MESSAGES or start >= end:
             return
-        kept = [each.messages.get(counted_by) for each in elements[start:end] if each.cost]
-        messages = list(filter(None, kept))
-        if len(messages) < end - start:
+        kept = [each for each in elements[start:end] if each.cost and counted_by in each.messages]
+        if len(kept) < end - start:
             return
+        messages = [each.messages[counted_by] for each in kept]
         size = sum(element.cost for element in elements[start:end])
         if found is None:
             transcript = begun or Transcript.of(messages)
@@ -240,8 +240,8 @@ class Measurer:
         known: dict[bytes, _Known] = {key: count for key in keys if (count := self._counts.get(key)) is not None}
         uncounted = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
         counts = await self._pool.messages(counter, list(uncounted.values()))
-        newest = list(uncounted)[len(uncounted) - len(counts) :]
-        known.update(zip(newest, zip(repeat(None), counts), strict=True))
+        # From the end: the oldest may have no count.
+        known.update(zip(reversed(uncounted), zip(repeat(None), reversed(counts)), strict=False))
         read = await self._read(elements, counter.cache_key, list(map(known.get, keys)))
         for number, (key, element) in enumerate(zip(keys, elements, strict=True), 1):
             if number % STEP == 0:
