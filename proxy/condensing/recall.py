@@ -202,7 +202,7 @@ class Injector:
         decision = _folded(decision._replace(offer=context.offer), context)
         saved, a_search = context.saved_by(decision.applied), ROUND if context.offer.is_made else 0
         allowance = min(allowance, saved - decision.view.memory_tokens - a_search) - context.offer.tokens
-        is_wanted = context.compacting is None and context.shows_blocks(decision.applied)
+        is_wanted = context.aside is None and context.shows_blocks(decision.applied)
         if not (is_wanted and _has_room_for_block(decision)):
             return decision
         block = await self._choose_block(decision.view, context, allowance)
