@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from strategies.core.budget import Budget
@@ -19,7 +20,7 @@ from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.messages import Role
 from strategies.core.plan import apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, can_help, condensable, spared
+from strategies.core.requirement import RULES, Requirement, can_help, condensable, is_by_choice, spared
 from strategies.core.view import View
 
 
@@ -88,7 +89,9 @@ def run_required(
     has_asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
     size, shrink = outcome.view.tokens, view.tokens - outcome.view.tokens
     if rule.least_room and not has_asked and size > aim.goal:
-        buys_room = min(view.tokens, aim.trigger) - size >= rule.least_room * growth(view)
+        # What is spared may be above `most` by itself; the next condensation then waits for a step all the same.
+        mark = inf if is_by_choice(view, budget) and size >= aim.trigger else aim.trigger
+        buys_room = min(view.tokens, mark) - size >= rule.least_room * growth(view)
     else:
         buys_room = True
     if shrink < rule.least_shrink * view.tokens or not buys_room:

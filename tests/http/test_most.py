@@ -51,3 +51,20 @@ def test_a_price_step_of_the_table_is_none_at_a_server_with_prices_of_its_own() 
 def test_a_large_window_is_left_only_at_the_share_where_most_is_higher() -> None:
     _, answer = answered(MOST, marks={"most": 50_000}, window=1_000_000)
     assert answer.action == "passed"
+
+
+def test_where_the_users_own_words_are_above_most_the_rest_is_condensed_and_the_next_cut_waits() -> None:
+    said, told = "What of it? " * 100, "It is so. " * 100
+    talk = [
+        {"role": role, "content": f"{i}: {text}"}
+        for i in range(20)
+        for role, text in (("user", said), ("assistant", told))
+    ]
+    with proxy_with_upstream(strategy="extract", window=None, marks={"most": MOST // 2}) as stage:
+        stage.model = "somebodys-finetune"
+        first, more = {"role": "user", "content": "Go on."}, {"role": "user", "content": "And then?"}
+        answer = stage.ask([*talk, first], controls(session="s"))
+        assert answer.action == "condensed"
+        assert sum(each["content"].endswith(said.strip() + " ") for each in stage.last_view) == 20
+        reply = {"role": "assistant", "content": "I went on."}
+        assert stage.ask([*talk, first, reply, more], controls(session="s")).action == "replayed"
