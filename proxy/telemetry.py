@@ -311,7 +311,7 @@ class Telemetry:
             if len(self.arrived) == MAX_MODELS:
                 return
             found = self.arrived[kind] = Arrivals(policy)
-        found.policy, found.advice = policy, decision.economy
+        found.policy, found.advice = policy, decision.context.advice
         found.actions[decision.action] += 1
         found.fullest = max(found.fullest, decision.tokens_after)
         if len(found.sources) < _MAX_SOURCES:

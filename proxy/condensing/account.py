@@ -84,7 +84,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Head", head))
     if decision.applied is not None:
         pairs.append(("X-Condenser-Condensation", decision.applied.id))
-    if (advice := decision.economy) is not None:
+    if (advice := decision.context.advice) is not None:
         pairs.append(("X-Condenser-Economy", f"{policy.economy}; {advice}"))
     if (headroom := decision.headroom) is not None:
         pairs.append(("X-Condenser-Headroom", str(headroom)))
@@ -115,9 +115,6 @@ def _clamped_values(decision: Decision) -> Iterator[str]:
                 yield f"{stage.name}.{name} of {value:,} is clamped to {most(policy.budget):,}: {bound}"
 
 
-_WORTH_A_PHRASE = 0.05
-
-
 def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> str:
     """The log line of this request for a person, without content or credentials."""
     window, before = decision.context.policy.window.tokens, short(decision.context.history.sent.tokens)
@@ -135,9 +132,9 @@ def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> s
 
 
 def _economy_phrase(decision: Decision) -> str:
-    """What condensing at the cheapest trigger saves or would save, if it is worth a phrase."""
-    advice = decision.economy
-    if advice is None or advice.saves < _WORTH_A_PHRASE:
+    """What condensing at the cheapest trigger saves or would save."""
+    advice = decision.context.advice
+    if advice is None:
         return ""
     is_auto = decision.context.policy.economy == "auto"
     sizes = f"from {short(advice.trigger)} to {short(advice.target)} tokens"
@@ -200,7 +197,7 @@ def _beside_messages(decision: Decision, *, has_tools: bool) -> str:
 
 def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
     """The members of a JSON log line."""
-    applied, economy = decision.applied, decision.economy
+    applied, economy = decision.applied, decision.context.advice
     return {
         **_document(decision),
         "condensation": applied.id if applied else None,

@@ -18,7 +18,7 @@ from proxy.bodies.wire import Body, ClientRequest
 from proxy.condensing.account import Timing
 from proxy.condensing.policy import Policy
 from proxy.condensing.reasoning import bound_under, fold_view
-from proxy.condensing.turn import MIN_SAVING, Decision, RequestContext, context_of
+from proxy.condensing.turn import Decision, RequestContext, context_of
 from proxy.conversations import keeping
 from proxy.conversations.keeping import Keeper
 from proxy.conversations.recognition import Identity, Recognised
@@ -305,14 +305,13 @@ def written(decision: Decision, *, probe: bool) -> Decision:
 def expecting(decision: Decision) -> Decision:
     """The decision with what follows from its view, such as what the upstream is expected to count for it."""
     policy, view, known = decision.context.policy, decision.view, decision.context.sized.calibrated
-    tokens, applied, advice = view.tokens, decision.applied, decision.context.advice
+    tokens, applied = view.tokens, decision.applied
     if decision.tokens_after != tokens:
         expected = known.scale.upstream(decision.tokens_after)
     else:
         expected = known.expected(view, applied.id if applied else "")
     budget = policy.budget if policy.window.tokens is not None else None
     return decision._replace(
-        economy=advice if advice is not None and advice.saves >= MIN_SAVING else None,
         expected_tokens=expected,
         headroom=None if budget is None else budget.headroom(expected),
         forwarded_tokens=tokens if policy.pipeline.observe else decision.tokens_after,

@@ -16,7 +16,7 @@ from proxy.bodies.wire import ClientRequest
 from proxy.condensing.policy import Policies, own_threshold
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import TRAITS, economy
-from proxy.condensing.turn import MIN_SAVING, RequestContext, Sized
+from proxy.condensing.turn import RequestContext, Sized
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers.counting import CountedPrompt
 from proxy.servers.known import Server, Servers
@@ -137,13 +137,13 @@ def with_economy(context: RequestContext) -> RequestContext:
     # All messages are looked at for this, which mere advice is not worth: it names the most that `auto` can save.
     files = newest_of_files(transcript.chain) if policy.economy == "auto" else 0
     advice = advise(budget, policy.costs, condensing, growth, files)
-    if policy.economy == "auto" and advice.saves > 0:
+    if not advice.saves:
+        return context
+    if policy.economy == "auto":
         budget = follow(budget, advice)
         policy = policy._replace(budget=policy.budget and policy.budget.with_marks(budget.marks))
-    context = context._replace(policy=policy, sized=context.sized._replace(budget=budget), advice=advice)
-    is_told = advice.saves >= MIN_SAVING
-    told = {economy.TRAIT.name: {"mode": policy.economy, **advice._asdict()}} if is_told else {}
-    return context._replace(traits={**context.traits, **told})
+    traits = {**context.traits, economy.TRAIT.name: {"mode": policy.economy, **advice._asdict()}}
+    return context._replace(policy=policy, sized=context.sized._replace(budget=budget), advice=advice, traits=traits)
 
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:

@@ -34,7 +34,6 @@ from strategies.core.view import View
 
 NO_TRAITS: Mapping[str, Any] = MappingProxyType({})
 ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowance has paid
-MIN_SAVING = 0.01  # the smallest saving that is reported, as a share of the cost of prompts
 
 
 class History(NamedTuple):
@@ -132,7 +131,7 @@ class RequestContext(NamedTuple):
     """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""
     aside: Aside | None = None  # what it asks beside its conversation, if it does not continue that
     advice: Advice | None = None
-    """Where condensing is cheapest for this session; None if that is not known or not wanted."""
+    """Where condensing is cheapest for this session; None if that is not known, not wanted, or not worth it."""
     offer: Offer = NO_OFFER  # the memory tool as it is offered to the model
     traits: Mapping[str, Any] = NO_TRAITS
     """What bears on the request of what only some sessions have, and what it has found of that (`TRAITS`)."""
@@ -276,7 +275,6 @@ class Decision(NamedTuple):
     forwarded_tokens: int = 0  # tokens of what is sent; under `observe:` that is the transcript
     expected_tokens: int = 0
     """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
-    economy: Advice | None = None  # the advice, if following it would save enough to be reported
     headroom: int | None = None  # that of the view in tokens of the upstream; None if the window is unknown
 
     def in_context(self, context: RequestContext) -> Decision:

@@ -23,6 +23,7 @@ KEPT_REQUESTS = 2  # how many of the newest requests stay in the cheapest view; 
 _RECORD_SHARE = 0.5  # the share of its bound that a record takes on average
 _MAX_RECORD = 3_700  # the maximum number of tokens of a record that rules make, its ledger included
 MIN_ROOM = 2  # how many requests must fit between the target and the trigger
+LEAST_WORTH = 1 / 6  # the share of the cost of prompts that `auto` must save: less is not worth what a view forgets
 
 
 class PriceStep(NamedTuple):
@@ -107,7 +108,7 @@ class Advice(NamedTuple):
     trigger: int
     target: int  # the size that it condenses to, before what the strategy cannot cut
     saves: float
-    """The share of the cost of prompts that this saves against the configured marks; 0 if it changes nothing."""
+    """The share of the cost of prompts that this saves against the configured marks; 0 if that is not worth it."""
 
     def __str__(self) -> str:
         return f"trigger={self.trigger}; target={self.target}; saves={self.saves:.2f}"
@@ -160,7 +161,7 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float, 
         deepest = deepest._replace(calls=prices.of_call(prompt=trigger - deepest.landing + record, reply=record))
     at_marks = cost_of_request(expected, growth, mark, prices)
     saves = 1 - cost_of_request(deepest, growth, trigger, prices) / at_marks if 0 < at_marks < inf else 0.0
-    return Advice(trigger, target, saves) if saves > 0 else Advice(mark, budget.target, 0.0)
+    return Advice(trigger, target, saves) if saves >= LEAST_WORTH else Advice(mark, budget.target, 0.0)
 
 
 def _record(budget: Budget) -> int:

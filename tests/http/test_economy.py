@@ -49,6 +49,15 @@ def test_auto_condenses_there_and_the_view_is_replayed_up_to_the_trigger() -> No
         assert stage.ask(chat(ROUNDS + 1), controls(session="s")).action == "replayed"
 
 
+def test_auto_leaves_alone_what_would_save_next_to_nothing() -> None:
+    cheap_reads = [{"match": "*", "prices": {"input": 1.0, "cached_input": 0.01}}]
+    marks = {"trigger": 0.72, "target": 0.1}
+    with proxy_with_upstream(**{**PRICED, "models": cheap_reads}, marks=marks, economy="auto") as stage:
+        answer = grown(stage)
+        assert answer.header("x-condenser-economy") is None
+        assert answer.action == "passed"
+
+
 def test_auto_condenses_a_chat_that_is_short_for_its_window() -> None:
     cheap_reads = [{"match": "*", "prices": {"input": 1.0, "cached_input": 0.1}}]
     with proxy_with_upstream(**{**PRICED, "window": 1_000_000, "models": cheap_reads}, economy="auto") as stage:

@@ -116,6 +116,14 @@ def test_what_an_agent_works_on_stays_in_the_cheapest_view() -> None:
     assert more.target == WIDE.target
 
 
+def test_what_saves_less_than_a_sixth_is_left_alone() -> None:
+    head, growth = 10_000, 1_000
+    for window in range(20_000, 200_000, 2_000):
+        budget = Budget.of(window)
+        advice = advise(budget, RATIOS, condensing_of(budget, RATIOS, head, growth, asks=False), growth)
+        assert advice.saves >= 1 / 6 or advice == Advice(budget.trigger, budget.target, 0.0)
+
+
 def test_a_small_window_leaves_the_trigger_at_its_mark() -> None:
     small = Budget.of(8_192)
     condensing = condensing_of(small, RATIOS, 2_000, 3_000, asks=True)
