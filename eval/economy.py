@@ -1,27 +1,37 @@
-"""What `economy = auto` costs and keeps beside the default, on recorded agents: the names that they use next.
+"""What `economy` costs and keeps on recorded agents: the names that they use next, beside the bill.
 
-Sessions, places and names are those of `eval.needs`; memory is off. A window of a quarter of the session's tokens makes
-the default condense often. In a window of twice as many only `auto` does, because it pays: there the default sends
-everything.
+Names are those of `eval.needs`; memory is off. First `auto` beside the default, in windows that are a part of the
+session's tokens: in a small one the default condenses often, in one of twice the session only `auto` does. Then the
+target under `marks.most`, a part of a long session: the cheapest one, beside a share of the mark as elsewhere, which is
+played with a lower mark too, to compare what is kept for the same bill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import mean
 
 from eval import needs
-from eval.views import in_processes
+from eval.views import in_processes, proxy_for, window_of
+from proxy.commands.replaying import recorded
 from proxy.commands.replaying.recorded import Conversation
 from proxy.commands.replaying.report import markdown
-from strategies import DEFAULT
-from tests.support.data import SHORT
+from strategies import DEFAULT, pipeline
+from tests.support.data import LONG, SHORT
 
 MODES = ("advise", "auto")
-WINDOWS = {"a quarter of the session": 4.0, "twice the session": 0.5}
+WINDOWS = {"a quarter of the session": 4.0, "half of the session": 2.0, "twice the session": 0.5}
 """The windows, as parts of a session's tokens."""
+MOST = {"a third of the session": 3.0, "half of the session": 2.0}
+"""The same for `marks.most`."""
+TARGETS = {"a share": 1.0, "a share, of 0.85 of that mark": 0.85, "the cheapest": 1.0}
+"""The targets, and the factors of `MOST` under which they are played."""
+_BOUNDLESS = 0.02
+_LONG_AGENTS = ("pi-mono/", "joined/coding-agent/")
+_PLACES = 20
 
 
 async def used(mode: str, window: str, conversation: Conversation) -> needs.Arm:
@@ -30,20 +40,53 @@ async def used(mode: str, window: str, conversation: Conversation) -> needs.Arm:
     return await needs.arm(conversation, "", DEFAULT, "off", settings, needs.wanted(conversation), WINDOWS[window])
 
 
-def table(path: Path = SHORT) -> str:
-    """A row for each window and mode."""
-    chosen = needs.sessions(path)
-    ways = [(window, mode) for window in WINDOWS for mode in MODES]
-    return rows(len(chosen), {way: in_processes(partial(used, way[1], way[0]), chosen) for way in ways})
+async def under_most(most: str, target: str, conversation: Conversation) -> needs.Arm:
+    """A long session, all of its requests, where only `marks.most` is a trigger."""
+    async with proxy_for() as proxy:
+        tokens = int(TARGETS[target] * window_of(proxy, conversation, MOST[most]))
+    settings, wanted = {"marks": {"most": tokens}}, needs.wanted(conversation, _PLACES)
+    with to_a_share() if "a share" in target else nullcontext():
+        return await needs.arm(conversation, "", DEFAULT, "off", settings, wanted, _BOUNDLESS, each=1)
 
 
-def rows(number: int, played: Mapping[tuple[str, str], Sequence[needs.Arm]]) -> str:
-    def cells(window: str, mode: str) -> Iterator[str]:
-        arms = played[window, mode]
+@contextmanager
+def to_a_share() -> Iterator[None]:
+    """Condenses to a share of the trigger, also where `marks.most` or a price step is that."""
+    kept, pipeline.cheapest = pipeline.cheapest, lambda view, budget: budget  # noqa: ARG005
+    try:
+        yield
+    finally:
+        pipeline.cheapest = kept
+
+
+def table() -> str:
+    """A row for each window and mode, and for each mark and target."""
+    short, long = needs.sessions(SHORT), long_sessions((SHORT, LONG))
+    modes = {(window, mode): in_processes(partial(used, mode, window), short) for window in WINDOWS for mode in MODES}
+    targets = {
+        (most, target): in_processes(partial(under_most, most, target), long) for most in MOST for target in TARGETS
+    }
+    return f"{rows('window', '`economy`', modes)}\n\n{rows('`marks.most`', 'target', targets)}"
+
+
+def long_sessions(paths: Sequence[Path]) -> list[Conversation]:
+    return [one for path in paths for one in recorded.load(path) if one.id.startswith(_LONG_AGENTS)]
+
+
+def rows(place: str, way: str, played: Mapping[tuple[str, str], Sequence[needs.Arm]]) -> str:
+    """A row for each way; its bills are beside those of the first one in the same place."""
+    first = {place: arms for (place, _), arms in reversed(list(played.items()))}
+
+    def cells(place: str, way: str) -> Iterator[str]:
+        arms, usual = played[place, way], first[place]
         cuts = [cut for arm in arms for cut in arm.cuts]
-        yield from (window, f"`{mode}`", f"{mean(cut.tokens for cut in cuts):,.0f}")
-        yield f"{sum(arm.bill for arm in arms) / sum(arm.bill for arm in played[window, MODES[0]]):.2f}"
+        yield from (place, way, f"{mean(cut.tokens for cut in cuts):,.0f}")
+        yield f"{sum(arm.bill for arm in arms) / sum(arm.bill for arm in usual):.2f}"
+        yield f"{sum(arm.uncached for arm in arms) / sum(arm.uncached for arm in usual):.2f}"
         yield f"{sum(cut.kept for cut in cuts)} of {sum(cut.needed for cut in cuts)}"
 
-    head = f"window ({number} sessions) | `economy` | tokens of the view, mean | bill"
-    return markdown(f"{head} | names used next", [list(cells(*way)) for way in played])
+    number = len(next(iter(played.values())))
+    titles = (
+        f"{place} ({number} sessions) | {way} | tokens of the view, mean | bill | without a cache | names used next"
+    )
+    return markdown(titles, [list(cells(*way)) for way in played])

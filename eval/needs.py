@@ -60,6 +60,7 @@ class Arm(NamedTuple):
     name: str
     cuts: Sequence[Cut]
     bill: float
+    uncached: int = 0  # the bill without a cache
 
 
 def names(text: str, common: Mapping[str, int]) -> set[str]:
@@ -80,10 +81,10 @@ def needed(conversation: Conversation, end: int, common: Mapping[str, int]) -> l
     return sorted(each for each in found if stands(each, history) and not stands(each, newest))
 
 
-def cuts_of(conversation: Conversation) -> list[int]:
+def cuts_of(conversation: Conversation, cuts: int = CUTS) -> list[int]:
     """Where the session is looked at: at requests after which enough replies come, in its later half."""
     ends = list(request_ends(conversation))[:-NEXT]
-    return [ends[(len(ends) - 1) * (CUTS + nth) // (2 * CUTS)] for nth in range(1, CUTS + 1)]
+    return [ends[(len(ends) - 1) * (cuts + nth) // (2 * cuts)] for nth in range(1, cuts + 1)]
 
 
 async def arms(conversation: Conversation) -> list[Arm]:
@@ -91,9 +92,9 @@ async def arms(conversation: Conversation) -> list[Arm]:
     return await compared(conversation, wanted(conversation))
 
 
-def wanted(conversation: Conversation) -> dict[int, list[str]]:
+def wanted(conversation: Conversation, cuts: int = CUTS) -> dict[int, list[str]]:
     """The names that come next, at each end at which the session is looked at."""
-    return {end: needed(conversation, end, commonness(SHORT)) for end in cuts_of(conversation)}
+    return {end: needed(conversation, end, commonness(SHORT)) for end in cuts_of(conversation, cuts)}
 
 
 async def compared(conversation: Conversation, wanted: Mapping[int, Sequence[str]]) -> list[Arm]:
@@ -126,20 +127,22 @@ async def arm(
     settings: Mapping[str, object],
     wanted: Mapping[int, Sequence[str]],
     share: float = SHARE,
+    each: int = _EACH,
 ) -> Arm:
     """A session under one strategy, mode of memory and settings, looked at where names are wanted."""
     cuts: list[Cut] = []
     async with proxy_for(mode, **settings) as proxy:
         playing = None
         ends = list(request_ends(conversation))
-        some = [end for at, end in enumerate(ends) if at % _EACH == 0 or end in wanted]
+        some = [end for at, end in enumerate(ends) if at % each == 0 or end in wanted]
         async for playing in grown(proxy, conversation, window_of(proxy, conversation, share), strategy, some):
             if playing.end in wanted:
                 text = "\n".join(map(said, values_of(playing.view)))
-                kept = [stands(each, text) for each in wanted[playing.end]]
+                kept = [stands(name, text) for name in wanted[playing.end]]
                 cuts.append(Cut(size(playing.view), sum(kept), len(kept)))
     assert playing is not None, "a session has requests"
-    return Arm(name, cuts, memory.Bill.of("", "", playing.requests, Figure(0, 0)).tokens)
+    bill = memory.Bill.of("", "", playing.requests, Figure(0, 0)).tokens
+    return Arm(name, cuts, bill, sum(one.forwarded_tokens for one in playing.requests))
 
 
 @cache

@@ -15,12 +15,14 @@ from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
+from strategies.core.economics import cheapest_target
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
+from strategies.core.findings import newest_of_files
 from strategies.core.messages import Role
 from strategies.core.plan import apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, can_help, condensable, is_by_choice, spared
+from strategies.core.requirement import RULES, Requirement, can_help, condensable, floor, is_by_choice, spared
 from strategies.core.view import View
 
 
@@ -76,8 +78,9 @@ def run_required(
     # A vendor's compaction keeps users' messages by itself, and a judge's reason is not the view's size. Without `most`
     # or a step there is no choice.
     is_for_size = rule.least_shrink and session.verdict is None and (budget.share_trigger or budget.step_at)
-    if is_for_size and not any(stage.reads_opaque for stage in allowed):
-        view = spared(view, budget)
+    if is_for_size and is_by_choice(view, budget) and not any(stage.reads_opaque for stage in allowed):
+        view = spared(view)
+        budget = cheapest(view, budget)
     aim = budget.with_goal(goal(requirement, view, budget))
     outcome = yield from run(allowed, ladder if rule.ladder else (), view, aim, session)
     if not outcome.stages and outcome.defects:
@@ -104,6 +107,13 @@ def growth(view: View) -> int:
     chain = view.transcript.chain
     replies = sum(message.role is Role.ASSISTANT for message in chain)
     return sum(message.tokens for message in chain) // max(replies, 1)
+
+
+def cheapest(view: View, budget: Budget) -> Budget:
+    """The budget with the target at which the next requests cost least: what is saved by choice is money."""
+    files = newest_of_files([item.message for item in view.items if item.intact])
+    target = cheapest_target(budget, floor(view, budget), growth(view), files)
+    return budget.with_marks(replace(budget.marks, target=target / budget.usable))
 
 
 def goal(requirement: Requirement, view: View, budget: Budget) -> int:

@@ -130,12 +130,12 @@ def condensing_of(
     is expected to land at the target, and to cost a call if its first stage `asks` a model. A call that `continues` the
     view reads all of it, from the upstream's cache.
     """
-    landing, record = budget.target, _record(budget)
-    own = (budget.trigger if continues else max(budget.trigger - landing, 0)) + record if asks else 0
+    landing = budget.target
+    own = (budget.trigger if continues else max(budget.trigger - landing, 0)) + _record(budget) if asks else 0
     if seen:
         landing = sum([each.tokens_after for each in seen]) // len(seen)
         own = sum([each.own_tokens for each in seen]) // len(seen)
-    reply = min(record, own)
+    reply = min(_record(budget), own) if own else 0
     calls = prices.of_call(prompt=own - reply, cached=own - reply if continues else 0, reply=reply)
     return Condensing(max(landing, int(head + 2 * growth)), head, calls, continues)
 
@@ -143,13 +143,11 @@ def condensing_of(
 def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float, files: int = 0) -> Advice:
     """The cheapest trigger and target for views that grow by `growth` tokens per request.
 
-    The lower the target, the cheaper: less is read anew and less is carried. So it is as low as possible: just head,
-    record, the newest requests and, as an agent would read them again, the newest results about its `files`, in tokens.
-    `expected` is a condensation at the marks of the budget.
+    `expected` is a condensation at the marks of the budget; for `files` see `cheapest_target`.
     """
-    asks, record, mark = expected.calls > 0, _record(budget), budget.trigger
-    kept = max(KEPT_REQUESTS * growth, files)
-    target = int(min(expected.head + record / _RECORD_SHARE + kept, budget.target))
+    asks, mark = expected.calls > 0, budget.trigger
+    record = _record(budget) if asks else 0
+    target = cheapest_target(budget, expected.head, growth, files)
     # At any trigger, a call reads each token that it condenses once; so only its reply counts here.
     reply = prices.of_call(prompt=0, reply=record) if asks else 0.0
     deepest = Condensing(min(expected.landing, target), expected.head, reply)
@@ -159,9 +157,20 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float, 
         deepest = deepest._replace(calls=prices.of_call(prompt=trigger, cached=trigger, reply=record))
     elif asks:
         deepest = deepest._replace(calls=prices.of_call(prompt=trigger - deepest.landing + record, reply=record))
+    if budget.cause is not Cause.SHARE:
+        expected = expected._replace(landing=deepest.landing)
     at_marks = cost_of_request(expected, growth, mark, prices)
     saves = 1 - cost_of_request(deepest, growth, trigger, prices) / at_marks if 0 < at_marks < inf else 0.0
     return Advice(trigger, target, saves) if saves >= LEAST_WORTH else Advice(mark, budget.target, 0.0)
+
+
+def cheapest_target(budget: Budget, head: int, growth: float, files: int) -> int:
+    """The target at which views cost least that grow by `growth` tokens per request, of which `head` tokens stay.
+
+    The lower it is, the less is read anew and carried. So it is as low as possible: just head, record, the newest
+    requests and, as an agent would read them again, the newest results about its `files`, in tokens.
+    """
+    return int(min(head + _record(budget) / _RECORD_SHARE + max(KEPT_REQUESTS * growth, files), budget.target))
 
 
 def _record(budget: Budget) -> int:

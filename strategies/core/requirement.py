@@ -98,14 +98,12 @@ def last_growth(view: View) -> int:
     return max(sizes)
 
 
-def spared(view: View, budget: Budget) -> View:
-    """The view in which nobody's words may be condensed, where only `most` or a price step asks for a smaller one.
+def spared(view: View) -> View:
+    """The view in which nobody's words may be condensed, for where only `most` or a price step asks for a smaller one.
 
     User messages, and messages with pictures or documents, then stay whole beside the pins: what is saved is money, and
     the view would have fitted.
     """
-    if not is_by_choice(view, budget):
-        return view
     chain = view.transcript.chain
     whole = {item.source for item in view.items if item.intact and _is_spared(item.message)}
     pinned = view.transcript.pinned | together(whole, chain)

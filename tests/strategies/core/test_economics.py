@@ -124,6 +124,16 @@ def test_what_saves_less_than_a_sixth_is_left_alone() -> None:
         assert advice.saves >= 1 / 6 or advice == Advice(budget.trigger, budget.target, 0.0)
 
 
+def test_beside_most_auto_saves_less_because_that_condenses_as_deep() -> None:
+    by_share = Budget.of(1_000_000, marks=Marks(trigger=0.1, target=0.05))
+    by_most = Budget.of(1_000_000).at_most(by_share.trigger, None)
+    share, most = (
+        advise(each, RATIOS, condensing_of(each, RATIOS, 30_000, 1_000, asks=False), 1_000)
+        for each in (by_share, by_most)
+    )
+    assert 0 < most.saves < share.saves
+
+
 def test_a_small_window_leaves_the_trigger_at_its_mark() -> None:
     small = Budget.of(8_192)
     condensing = condensing_of(small, RATIOS, 2_000, 3_000, asks=True)

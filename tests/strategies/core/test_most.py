@@ -5,10 +5,11 @@ import pytest
 from strategies.core.budget import UNLIMITED, Budget, Cause, Marks
 from strategies.core.economics import Prices, PriceStep
 from strategies.core.messages import Role
-from strategies.core.requirement import Requirement, is_called, last_growth, spared
+from strategies.core.requirement import Requirement, is_by_choice, is_called, last_growth, spared
 from strategies.core.view import View
+from strategies.pipeline import cheapest
 from tests.strategies.driving import attempted
-from tests.support.transcripts import agent, chat, user, view_of, words
+from tests.support.transcripts import agent, chat, step, user, view_of, words
 
 LARGE = Budget.of(1_000_000)
 MOST = LARGE.at_most(20_000, None)
@@ -99,10 +100,28 @@ def test_users_stay_whole_where_only_a_step_above_the_mark_of_the_window_asks() 
     assert not said <= kept(budget(0.49))
 
 
-def test_nothing_is_spared_in_a_view_that_does_not_fit_well() -> None:
+def test_a_view_that_does_not_fit_well_is_not_cut_by_choice() -> None:
     view = of_size(30_000, inside_turn=False)
-    assert spared(view, Budget.of(34_000).at_most(20_000, None)) is view
-    assert spared(view, MOST) is not view
+    assert not is_by_choice(view, Budget.of(34_000).at_most(20_000, None))
+    assert is_by_choice(view, MOST)
+
+
+@pytest.mark.parametrize("said", [0, 4_000])
+def test_by_choice_a_view_becomes_as_small_as_what_stays_the_newest_rounds_and_a_record(said: int) -> None:
+    view = view_of([*agent(60, 300), *([user(words(said))] if said else []), *agent(6, 300)[1:], user("Go on.")])
+    budget = LARGE.at_most(view.tokens, None)
+    after = attempted(Requirement.SOFT, "extract", view, budget).view
+    assert cheapest(view, budget).target < budget.target / 2
+    assert after.tokens <= cheapest(spared(view), budget).target
+    rounds = view.structure.rounds[-2:]
+    assert set(range(rounds[0].start, rounds[-1].end)) <= {item.source for item in after.items if item.intact}
+
+
+def test_by_choice_the_newest_results_of_files_have_room() -> None:
+    read = [each for i in range(4) for each in step(1_000 + i, 3_000, "read", {"path": f"src/part_{i % 2}.py"})]
+    view = view_of([*agent(40, 300), *read, *agent(6, 300)[1:], user("Go on.")])
+    budget, without = LARGE.at_most(view.tokens, None), view_of(agent(46, 300))
+    assert cheapest(view, budget).target > cheapest(without, budget).target + 5_000
 
 
 def test_above_a_step_the_whole_prompt_costs_more() -> None:
