@@ -16,7 +16,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, created, depth, economy, hermes, languages, needs, quoted, rules
+from eval import arms, created, depth, economy, flagship, hermes, languages, needs, quoted, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
 from proxy.commands.replaying.recorded import Unreadable
@@ -35,6 +35,7 @@ ON_PEOPLE: Mapping[str, tuple[Callable[[], str], str]] = {
     "created": (created.table, "the things that an agent created, in the view at a quarter"),
     "depth": (depth.table, "`extract.depth` against the bill: names used next, created things, quoted units"),
     "economy": (economy.table, "`economy = auto` against the bill: names used next, in two windows"),
+    "flagship": (flagship.table, "the input bill of a session of 780,000 tokens on a flagship"),
     "hermes": (hermes.table, "the anchors of hermes-agent's compression_eval, where the kit is at hand"),
     "quoted": (quoted.table, "whether what a record quotes stands so in a message"),
     "languages": (languages.table, "rules in eight languages, and statements side by side"),
