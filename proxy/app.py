@@ -147,16 +147,12 @@ class _App(FastAPI):
         shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
         state, admin = self.state, settings.admin.address
         begin = self._begin if OTLP in os.environ else None
-        rest = state.drain, state.new_request_id, self._note, begin, admin[1] if admin is not None else None
+        rest = state.drain, state.new_request_id, begin, admin[1] if admin is not None else None
         return Serving(layers, shortcuts, Guard(settings), paths, *rest)
 
     def _begin(self, scope: Scope, line: RequestLine) -> None:
         if self.state.services.tracing is not None:
             self.state.services.tracing.begin(scope, line)
-
-    def _note(self, line: RequestLine) -> None:
-        """Counts a request that has ended."""
-        self.state.services.note(line)
 
 
 class _AnyMethod:

@@ -325,7 +325,7 @@ def read(
                 values[name] = row.read(value)
             except ValueError as error:
                 raise BadRequest(f"{param}{error}.", param=param) from None
-    controls = Controls(**values, warnings=unknown_headers(unknown))
+    controls = Controls(**values, warnings=unknown_headers(unknown) if unknown else ())
     if controls.if_head is not None and not controls.append:
         param = controls.param("if-head")
         raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)

@@ -97,6 +97,7 @@ class Services:
         self.store = store = timed(store, self.telemetry.store_timer)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
         self.background, self.loops = OwnedTasks(), loops
+        self.under_way: set[object] = set()  # requests to condensed endpoints
         loops.report = partial(self.telemetry.count, "loop_failures_total")
         self.policies = Policies(settings, table, clock)
         self.sums = Sums(self.stored, self.background, clock, self.policies.prices)
@@ -199,6 +200,7 @@ class Services:
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
         self.telemetry.show("queue", lambda: admission.waiting)
+        self.telemetry.show("in_flight", lambda: len(self.under_way))
         self.telemetry.show("background_tasks", lambda: self.background.number)
         return admission
 

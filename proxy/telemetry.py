@@ -11,6 +11,7 @@ import asyncio
 import os
 import re
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -167,12 +168,10 @@ class Telemetry:
         self._names, self._currency = names, currency
         self._models: set[str] = set()
         self._kinds: set[tuple[str, str, str]] = set()
-        self._waiting: dict[tuple[str, str, str, str], Tally[str]] = {}
+        self._waiting: defaultdict[tuple[str, str, str, str], Tally[str]] = defaultdict(Tally)
         self.arrived: dict[ArrivalKind, Arrivals] = {}
         """What this process was asked for since it started, by kind; at most `MAX_MODELS` kinds."""
-        self.in_flight = 0  # requests under way
         self._gauges: dict[str, Callable[[], float]] = {}
-        self.show("in_flight", lambda: self.in_flight)
         self.metric("store_writable").set(1)
         self.metric("build_info", VERSION, python_version()).set(1)
         if SHARED not in os.environ:
@@ -226,15 +225,6 @@ class Telemetry:
         observe: Callable[[float], None] = self.metric("store_seconds", operation).observe
         return observe
 
-    def under_way(self) -> Callable[[], None]:
-        """Counts a request that is under way, until the function is called that this returns."""
-        self.in_flight += 1
-
-        def end() -> None:
-            self.in_flight -= 1
-
-        return end
-
     def record(self, line: RequestLine, amounts: Mapping[str, int]) -> None:
         """Records a request that has ended; `amounts` are what it adds to the sums, nothing if it asks no model."""
         status, by = str(line.status or CLIENT_CLOSED_REQUEST), "upstream" if line.is_relayed else "condenser"
@@ -254,7 +244,9 @@ class Telemetry:
         self._record_times(line, model, strategy)
         grown = _grown(amounts) if amounts.get("saved_tokens", 0) < 0 else amounts
         # Counters are incremented when they are read: a dozen for each request would take longer than the rest of this.
-        self._waiting.setdefault((protocol, model, tenant, strategy), Tally()).update(grown)
+        waiting = self._waiting[protocol, model, tenant, strategy]
+        for name, amount in grown.items():
+            waiting[name] += amount
 
     def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
         if line.turn is not None:
@@ -264,7 +256,7 @@ class Telemetry:
             self.metric("first_byte_seconds", line.upstream, model).observe(line.first_byte)
 
     def _count_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, defaultdict(Tally)
         for labels, amounts in waiting.items():
             for name, amount in amounts.items():
                 kind, _, value = name.partition("_")
@@ -411,7 +403,7 @@ class Sums:
         self.total: Tally[str] = Tally()
         self.noted: dict[str, list[NotedRequest]] = {name: [] for name in NOTED}  # what waits for its ring
         self.used: dict[StoreKey, None] = {}  # the sessions that this replica has served, at most `MAX_USED`
-        self._waiting: dict[int, Tally[str]] = {}
+        self._waiting: defaultdict[int, Tally[str]] = defaultdict(Tally)
         self._timer: asyncio.TimerHandle | None = None
 
     def note_call(self, call: FinishedCall) -> int:
@@ -429,8 +421,10 @@ class Sums:
         """Adds what has just ended; nothing if that is empty."""
         if not found:
             return
-        self.total.update(found)
-        self._waiting.setdefault(int(self._clock() // SLOT), Tally()).update(found)
+        waiting = self._waiting[int(self._clock() // SLOT)]
+        for name, amount in found.items():
+            self.total[name] += amount
+            waiting[name] += amount
         if self._timer is None:
             # A timer, not a task that sleeps: the app is idle meanwhile.
             self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._write_in_background)
@@ -443,7 +437,7 @@ class Sums:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, defaultdict(Tally)
         for slot, found in waiting.items():
             hour, place = divmod(slot * SLOT, _HOUR)
             named = {f"{place // SLOT}:{name}": amount for name, amount in found.items() if amount}
@@ -453,7 +447,7 @@ class Sums:
                 is_lost = error.reason == "store-corrupt"
                 self._stored.outage.failed("sums were dropped" if is_lost else "sums were not written", error)
                 if slot * SLOT > self._clock() - KEPT and not is_lost:
-                    self._waiting.setdefault(slot, Tally()).update(found)
+                    self._waiting[slot].update(found)
 
         for ring in NOTED:
             noted, self.noted[ring] = self.noted[ring], []

@@ -60,6 +60,11 @@ class Body(NamedTuple):
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
 
+    @property
+    def threshold(self) -> int | None:
+        """The tokens of a prompt at which the client wants its history compacted by the server; None if it does not."""
+        return self.endpoint.compact_threshold(self.values)
+
     def with_supplied(self, stored: Sequence[Element], at: int = 0) -> Body:
         """The same request with `stored` messages among its own, before the one at this index."""
         elements = [*self.elements[:at], *stored, *self.elements[at:]]

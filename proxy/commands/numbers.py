@@ -18,7 +18,7 @@ from proxy.servers.discovery import Discovered
 from proxy.servers.figures import OWN, Figures
 from proxy.servers.known import ModelWindows, Server
 from proxy.servers.upstream.choice import destinations
-from proxy.servers.windows import SETTINGS, SOURCE, LearnedWindow
+from proxy.servers.windows import SETTINGS, SOURCE, UNKNOWN, LearnedWindow
 from proxy.services import Services
 from proxy.settings import Settings
 from proxy.settings.loading import model_table, sets
@@ -116,7 +116,7 @@ def numbers(checked: CheckedModel) -> Iterator[Number]:
     if window.source == SOURCE and checked.learned is not None:
         known_by += f", until {moment(checked.learned.until)}"
         known_by += f"; {stated.window:,} is {stated.source}" if stated else ""
-    yield Number("window", window.tokens, str(window) if window.tokens is None else f"{window.tokens:,} ({known_by})")
+    yield Number("window", window.tokens, UNKNOWN if window.tokens is None else f"{window.tokens:,} ({known_by})")
     if budget is not None:
         if window.max_input is not None:
             yield Number("max input", window.max_input, f"{window.max_input:,} ({known_by})")

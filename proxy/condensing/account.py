@@ -20,7 +20,7 @@ from proxy.errors import ContextLengthExceeded
 from proxy.quoting import label
 from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import load_of, offload
-from proxy.servers.windows import REQUEST, SOURCE, Window
+from proxy.servers.windows import REQUEST, SOURCE, UNKNOWN, Window
 from proxy.tokens.counter import Counter, Opaque
 from proxy.tokens.models import is_openais, plain_name
 from strategies.core.budget import UNLIMITED, Budget
@@ -68,7 +68,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
         ("X-Condenser-Count", decision.context.history.measured.precision),
         # Of an unknown window, the size that was refused is all that is known.
-        ("X-Condenser-Window", str(policy.window if policy.window.tokens else policy.size_refused or policy.window)),
+        ("X-Condenser-Window", str(policy.window.tokens or policy.size_refused or UNKNOWN)),
         ("Server-Timing", timing.header()),
     ]
     if decision.reason:
@@ -118,7 +118,12 @@ def _clamped_values(decision: Decision) -> Iterator[str]:
 def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> str:
     """The log line of this request for a person, without content or credentials."""
     window, before = decision.context.policy.window.tokens, short(decision.context.history.sent.tokens)
-    done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
+    done = (
+        _action_phrase(decision),
+        _prepared_phrase(decision),
+        decision.reason,
+        f"+{timing.ours:.0f} ms",
+    )
     parts = [
         label(decision.session, MAX_SHOWN),
         _branch(decision),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proxy.bodies.measure import Measured, Precision
 from proxy.bodies.wire import Body, ClientRequest
@@ -112,7 +112,8 @@ class Attempts:
         is_new = found.identity.id is None and found.session is None and decision.applied is None
         if not (context.history.kept.chain and context.may_store) or (is_new and _is_too_small(context)):
             return Attempt(decision, captures=bool(context.heads[1]))
-        decision = decision._replace(session=found.key.name if found.identity.id is None else found.shown_id)
+        if found.identity.id is None:
+            decision = decision._replace(session=found.key.name)
         if self.outage.refuses:
             decision = degraded(decision, self.outage.refuses)
         captures = context.aside is not None if context.append is None else bool(context.heads[1])
@@ -299,11 +300,11 @@ def written(decision: Decision, *, probe: bool) -> Decision:
         and policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )
-    return expecting(decision)._replace(probed=probed, body=spliced(view, context, probe=probed))
+    return expecting(decision, probed=probed, body=spliced(view, context, probe=probed))
 
 
-def expecting(decision: Decision) -> Decision:
-    """The decision with what follows from its view, such as what the upstream is expected to count for it."""
+def expecting(decision: Decision, **more: Any) -> Decision:
+    """The decision with `more`, and what follows from its view, such as what the upstream is expected to count."""
     policy, view, known = decision.context.policy, decision.view, decision.context.sized.calibrated
     tokens, applied = view.tokens, decision.applied
     if decision.tokens_after != tokens:
@@ -316,22 +317,23 @@ def expecting(decision: Decision) -> Decision:
         headroom=None if budget is None else budget.headroom(expected),
         forwarded_tokens=tokens if policy.pipeline.observe else decision.tokens_after,
         all_own_tokens=decision.own_tokens + (applied.own_tokens if decision.was_prepared and applied else 0),
+        **more,
     )
 
 
-def undecided(context: RequestContext) -> Decision:
-    """The decision to forward the transcript unchanged; after a store failure, with its reason."""
+def undecided(context: RequestContext, reason: str = "") -> Decision:
+    """The decision to forward the transcript unchanged, for a `reason`; after a store failure, with that of this."""
     recognised, measured, view = context.recognised, context.history.measured, fold_view(context, None)
     is_other = view.drops_reasoning or context.history.shown is not measured.transcript
     tokens = view.tokens if is_other else measured.tokens
     action = Action.DEGRADED if recognised.failure else Action.PASSED
     shown, failure = recognised.shown_id, recognised.failure
-    return Decision(context, view, tokens, shown, action=action, reason=failure, forwarded_tokens=tokens)
+    return Decision(context, view, tokens, shown, action=action, reason=failure or reason, forwarded_tokens=tokens)
 
 
 def idle_decision(context: RequestContext) -> Decision:
     """The decision on a request for which nothing is due."""
-    return undecided(context)._replace(reason=recognition_reason(context) or context.policy.below)
+    return undecided(context, recognition_reason(context) or context.policy.below)
 
 
 def recognition_reason(context: RequestContext) -> str:

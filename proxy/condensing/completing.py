@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from proxy.bodies.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.bodies.wire import ClientRequest
-from proxy.condensing.policy import Policies, own_threshold
+from proxy.condensing.policy import Policies
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import TRAITS, economy
 from proxy.condensing.turn import RequestContext, Sized
@@ -52,7 +52,8 @@ class Completer:
         long new list a sample is enough if it says that the list is far below every mark: nothing is cut for it.
         """
         body, controls = asked.body, asked.controls
-        if not (controls.dry_run or controls.force or own_threshold(asked, server.profile) is not None):
+        is_managed = not server.profile.context_management and body.threshold is not None
+        if not (controls.dry_run or controls.force or is_managed):
             lowest = self.policies.lowest_mark(asked.model, server.window, body.envelope.reply_limit)
             is_short = len(body.elements) <= MAX_ESTIMATED
             if lowest is not None and is_short and fits_by_length(body, lowest - server.hidden):
@@ -67,7 +68,7 @@ class Completer:
         """The context of a request for which nothing is due."""
         if context.history.measured.is_sampled:
             self._count_beside(context)
-        return self._calibrate(context)._replace(is_idle=True)
+        return context._replace(sized=self._sized(context), is_idle=True)
 
     async def complete(self, context: RequestContext) -> RequestContext:
         """The context with all that a strategy, memory and calibration may ask for."""
@@ -89,7 +90,7 @@ class Completer:
             context = shape(context, now)
         if any(context.policy.memory):
             context = self.add_memory(context)
-        context = with_economy(self._calibrate(context))
+        context = with_economy(context._replace(sized=self._sized(context)))
         for sized in [row.sized for row in rows if row.sized]:
             context = sized(context, now)
         return context
@@ -107,13 +108,13 @@ class Completer:
         sized = context.sized._replace(overhead=measured.overhead + context.offer.tokens)
         return context._replace(history=context.history.counted(measured), sized=sized)
 
-    def _calibrate(self, context: RequestContext) -> RequestContext:
-        """The context with what is known about the upstream's own count, and its budget scaled by that."""
+    def _sized(self, context: RequestContext) -> Sized:
+        """Its size with what is known about the upstream's own count, and its budget scaled by that."""
         branch, prompt = context.branch, _counted_prompt(context)
         anchor = branch.anchor if branch else None
         calibrated = self.servers.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         budget = context.policy.budget and context.policy.budget.scaled(calibrated.scale)
-        return context._replace(sized=Sized(context.sized.overhead, budget, prompt, calibrated))
+        return Sized(context.sized.overhead, budget, prompt, calibrated)
 
 
 def with_economy(context: RequestContext) -> RequestContext:

@@ -158,12 +158,6 @@ class _ModelFacts(NamedTuple):
         return budget if size is None else budget.bounded(size)
 
 
-def own_threshold(asked: ClientRequest, profile: Profile) -> int | None:
-    """The tokens at which the client wants its history compacted, if its server is known not to do that."""
-    body = asked.body
-    return None if profile.context_management else body.endpoint.compact_threshold(body.values)
-
-
 class Policies:
     """Makes policies; one per app."""
 
@@ -179,6 +173,7 @@ class Policies:
         self._facts = lru_cache(_MAX_CACHED)(self._read_facts)
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
+        self.is_off = lru_cache(_MAX_CACHED)(self._is_off)
 
     def for_request(self, asked: ClientRequest, session: Session | None, server: Server) -> Policy:
         """The policy for a request of a session; raises `BadRequest` if an option does not fit its pipeline."""
@@ -186,8 +181,9 @@ class Policies:
         policy = self.policy(asked.controls, settings, server, asked.body.envelope.reply_limit)
         if any(policy.memory) and endpoint.is_subagent(asked.headers):
             policy = policy._replace(memory=MEMORY["off"])
-        threshold = own_threshold(asked, server.profile)
-        return policy.triggered_at(threshold) if threshold is not None and policy.rewrites else policy
+        if server.profile.context_management or not policy.rewrites or (threshold := asked.body.threshold) is None:
+            return policy
+        return policy.triggered_at(threshold)
 
     def policy(
         self,
@@ -247,9 +243,9 @@ class Policies:
         )
         return self._with_budget(policy, server.scope.model, reply_limit)
 
-    def is_off(self, controls: Controls, model: str) -> bool:
-        """Whether a request is `off`, unless its session has another strategy."""
-        return (controls.strategy or self._facts(model).policy.pipeline).is_off
+    def _is_off(self, strategy: Pipeline | None, model: str) -> bool:
+        """Whether a request that asks for this strategy is `off`, unless its session has another one."""
+        return (strategy or self._facts(model).policy.pipeline).is_off
 
     def _memory(self, asked: Controls, pipeline: Pipeline, unasked: bool | None) -> Memory:
         """The uses of memory that are allowed; none if the request stores nothing: a block must last a whole turn.

@@ -43,14 +43,15 @@ def bound_under(context: RequestContext, condensation: Condensation | None) -> B
     """What reasoning is bound to after a view with a condensation, or with none."""
     transcript, branch, records = context.history.measured.transcript, context.branch, context.recognised.condensations
     # Memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not.
-    shown = {patch.order for patch in transcript.patches}
-    standing = standing_patches(known, transcript) if (known := context.recognised.patches) else ()
-    hidden = [patch.at for patch in standing if patch.order not in shown]
+    hidden: list[int] = []
+    if known := context.recognised.patches:
+        shown = {patch.order for patch in transcript.patches}
+        hidden = [patch.at for patch in standing_patches(known, transcript) if patch.order not in shown]
 
     def head_with(made: Condensation | None) -> str:
         """The name of the head of a view, also by what it should show and does not."""
         covered, head = (made.covered, made.head_in(transcript)) if made else (0, OWN)
-        return head + "-" * any(at > covered for at in hidden)
+        return head + "-" if max(hidden, default=0) > covered else head
 
     head, length = head_with(condensation), len(transcript.chain)
     if context.refuses_reasoning:

@@ -20,9 +20,10 @@ from proxy.conversations.searching import NO_OFFER, Offer
 from proxy.conversations.session import MAIN, Branch, Session
 from proxy.conversations.supply import Append
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
+from proxy.servers import LessonScope
 from proxy.servers.counting import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.servers.known import Server
-from proxy.servers.windows import SIZE_REFUSED
+from proxy.servers.windows import SIZE_REFUSED, SizeRefused
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by
 from strategies.core.economics import Advice
@@ -33,7 +34,6 @@ from strategies.core.transcript import Transcript, pinned_in
 from strategies.core.view import View
 
 NO_TRAITS: Mapping[str, Any] = MappingProxyType({})
-ON_VOTES = "judge_tokens"  # the session's totals of tokens for which its allowance has paid
 
 
 class History(NamedTuple):
@@ -214,6 +214,21 @@ class RequestContext(NamedTuple):
     def is_projected(self) -> bool:
         """Whether it is only told what would be condensed: models are projected, and nothing is recorded."""
         return self.request.controls.dry_run or self.policy.pipeline.observe
+
+
+def in_session(
+    server: Server, place: Recognised, sizes: Mapping[tuple[LessonScope, str], SizeRefused], now: float
+) -> Server:
+    """The server under the size that it has refused in a session, as long as that holds.
+
+    A session has it among its traits; of one that is not stored it is among `sizes`.
+    """
+    size: SizeRefused | None
+    session, key = place.session, (server.scope, place.shown_id)
+    size = sizes.get(key) if session is None else session.traits.get(SIZE_REFUSED)
+    if size is None or (size.model, size.upstream) != (server.scope.model, server.scope.upstream) or size.until <= now:
+        return server
+    return server._replace(size_refused=size)
 
 
 def context_of(

@@ -190,12 +190,12 @@ class Recogniser:
 
         In place of one that may not be shown, the caller has one that is kept apart.
         """
-        blank = self._blank(tenant, identity, transcript, patience)._replace(trust=trust)
+        blank = self._blank(tenant, identity, transcript, patience, trust)
         try:
             found = await patience.read(self._recognise(tenant, blank, transcript))
             if not trust.elsewhere or not found.session or await trust.shows(found.session.traits, patience):
                 return found
-            blank = self._blank(trust.stranger, identity, transcript, patience)._replace(trust=trust)
+            blank = self._blank(trust.stranger, identity, transcript, patience, trust)
             return await patience.read(self._recognise(trust.stranger, blank, transcript))
         except StoreError as error:
             self.stored.outage.failed("the store failed", error)
@@ -214,14 +214,16 @@ class Recogniser:
             self.stored.outage.failed("the cards of a scope were not read", error)
         return found._replace(card_scope=scope)
 
-    def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
+    def _blank(
+        self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience, trust: Trust
+    ) -> Recognised:
         if identity.id is not None:
             key = StoreKey(tenant, identity.key)
-            return Recognised(identity, key, printable_id(identity.id), patience)
+            return Recognised(identity, key, printable_id(identity.id), patience, trust=trust)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
         key = StoreKey(tenant, self._new_session())
-        return Recognised(identity, key, provisional_id(tenant, opening), patience)
+        return Recognised(identity, key, provisional_id(tenant, opening), patience, trust=trust)
 
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
@@ -234,8 +236,9 @@ class Recogniser:
             self._tenants.put(blank.key.name, tenant)
         branch = session.find_branch(transcript)
         if blank.identity.weak and branch is None:
-            derived = self._blank(tenant, Identity(dialect=blank.identity.dialect), transcript, blank.patience)
-            return await self._derive(tenant, derived._replace(trust=blank.trust), transcript)
+            unnamed = Identity(dialect=blank.identity.dialect)
+            derived = self._blank(tenant, unnamed, transcript, blank.patience, blank.trust)
+            return await self._derive(tenant, derived, transcript)
         return blank._replace(
             session=session,
             branch=branch,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from itertools import repeat
 from typing import NamedTuple
 
 from proxy.bodies.measure import Precision
@@ -90,7 +91,7 @@ class RequestRecord(NamedTuple):
             _TRIGGERS.index(self.trigger),
             _PRECISIONS.index(self.precision) << 1 | self.fits,
             int(made[1:], 16) if made else 0,
-            *(min(count, _MOST) for count in (self.prompt, self.cached, self.reply, self.own, self.reread)),
+            *map(min, (self.prompt, self.cached, self.reply, self.own, self.reread), repeat(_MOST)),
             self.status,
             min(self.milliseconds, _MOST),
             models.index(self.model) if self.model in models else MAX_MODELS,

@@ -315,8 +315,10 @@ class Session(NamedTuple):
         is_free = has_tools and any(branch.name == MAIN and branch.may_be_side for branch in self.branches)
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
-    def branch_after(self, old: Branch | None, transcript: Transcript, now: float, *, has_tools: bool) -> Branch:
-        """The branch `old` at the end of a transcript, with what it knew before; a blank one if that is None."""
+    def branch_after(
+        self, old: Branch | None, transcript: Transcript, now: float, *, has_tools: bool, **more: Any
+    ) -> Branch:
+        """The branch `old` at the end of a transcript, with `more` and what it knew; a blank one if that is None."""
         digests = transcript.digests
         shared = old.common_length(digests) if old else 0
         return (old or Branch("", b"", b"", 0))._replace(
@@ -329,10 +331,11 @@ class Session(NamedTuple):
             last=transcript.chain[-1].digest,
             openings=openings(transcript),
             may_be_side=not has_tools and (old is None or (old.may_be_side and old.head == digests[-1])),
+            **more,
         )
 
-    def with_branch(self, old: Branch | None, moved: Branch) -> Session:
-        """The session whose branch `old` has moved on, or which has opened another one if that is None."""
+    def with_branch(self, old: Branch | None, moved: Branch, **more: Any) -> Session:
+        """The session with `more` whose branch `old` has moved on, or which has opened another one if that is None."""
         opened, compactions = self.branches_opened + (old is None), self.compactions
         if old is not None and not old.length:  # restarted
             left = next((branch.head for branch in self.branches if branch.name == old.name), b"")
@@ -351,6 +354,7 @@ class Session(NamedTuple):
             compactions=compactions,
             # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
             inherited=self.inherited if old is None else 0,
+            **more,
         )
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
@@ -390,6 +394,8 @@ class Session(NamedTuple):
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
 
     def with_model(self, model: str) -> Session:
+        if model == self.model:
+            return self
         is_known = model in self.models or len(self.models) >= MAX_MODELS
         return self._replace(model=model, models=self.models if is_known else (*self.models, model))
 
@@ -464,19 +470,6 @@ def _seen_after(
     if recent and now - recent[-1][1] < SEEN_STEP:
         _, now = recent.pop()
     return (*old, *recent, (count, now))
-
-
-def may_be_newest_part(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
-    """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
-
-    It may also be one if it continues `branch` with the last message rewritten and the session has other branches: that
-    branch may itself have begun in the middle of another.
-    """
-    if branch is None:
-        return bool(session.branches)
-    if not branch.length:  # restarted
-        return False
-    return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:

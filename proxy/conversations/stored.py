@@ -104,15 +104,18 @@ class StoredSessions:
         A document of another version counts as none. Returns False if another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
-        size = len(meta) + sum(map(len, blocks.values()))
-        write = Write(meta, session.revision, ttl, blocks, index, journal)
+        length = len(meta)
+        size = length + sum(map(len, blocks.values()))
         if size >= SMALLEST:
-            write = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
+            packing = meta, blocks
+            meta, blocks = _packed(*packing) if size < IN_THREAD else await asyncio.to_thread(_packed, *packing)
+        write = Write(meta, session.revision, ttl, blocks, index, journal)
         is_first = await self.store.save(key, write) or await self._save_over_other_version(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
-            bare = session._replace(condensations=(), pins=())
-            self.records.put_session(write.meta, bare, len(meta))
+            has_more = session.condensations or session.pins
+            bare = session._replace(condensations=(), pins=()) if has_more else session
+            self.records.put_session(meta, bare, length)
         return is_first
 
     async def _save_over_other_version(self, key: StoreKey, write: Write) -> bool:
@@ -274,6 +277,5 @@ class SessionLookup:
             name = session.parent if session else None
 
 
-def _packed(write: Write) -> Write:
-    blocks = {name: compress(block) for name, block in write.blocks.items()}
-    return replace(write, meta=compress(write.meta), blocks=blocks)
+def _packed(meta: bytes, blocks: Mapping[str, bytes]) -> tuple[bytes, Mapping[str, bytes]]:
+    return compress(meta), {name: compress(block) for name, block in blocks.items()}

@@ -38,7 +38,7 @@ from proxy.controls import Controls
 from proxy.conversations.codec import BLOCK_VERSION, StoredMessage
 from proxy.conversations.histories import IN_THREAD, Grow, Histories, History, history_at
 from proxy.conversations.recognition import Identity, Recognised
-from proxy.conversations.session import EMPTY, Tip, may_be_newest_part
+from proxy.conversations.session import EMPTY, Branch, Session, Tip, has_node
 from proxy.conversations.stored import StoredSessions
 from proxy.errors import (
     BadRequest,
@@ -204,7 +204,7 @@ class Supplier:
             self._histories.forget(found.key)
         if session is None or found.identity.id is None or len(transcript.chain) < MIN_RUN:
             return None
-        if not may_be_newest_part(session, found.branch, transcript):
+        if not _may_be_newest_part(session, found.branch, transcript):
             return None
         heads = {branch.head for branch in session.branches}
         names, grow = [head.hex() for head in heads], partial(self._grow, asked)
@@ -238,6 +238,19 @@ class Supplier:
 
         elements = iter(await asyncio.to_thread(read) if sum(map(len, new)) >= IN_THREAD else read())
         return [element or next(elements) for element in cached]
+
+
+def _may_be_newest_part(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
+    """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
+
+    It may also be one if it continues `branch` with the last message rewritten and the session has other branches: that
+    branch may itself have begun in the middle of another.
+    """
+    if branch is None:
+        return bool(session.branches)
+    if not branch.length:  # restarted
+        return False
+    return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 
 
 def _check_append(controls: Controls, body: Body, session: str | None) -> None:

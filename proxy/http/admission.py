@@ -141,7 +141,7 @@ class Admission:
     _incoming: int = 0  # bytes of the bodies that are not complete
     _served: int = 0
     _uploads: int = 0
-    _tenants: Counter[str] = field(default_factory=Counter)
+    _tenants: dict[str, int] = field(default_factory=dict)
     _upstreams: Counter[str] = field(default_factory=Counter)
     _shares: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those by tenant
     _asked: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -232,9 +232,8 @@ class Admission:
         place.memory = place.bytes
         self._served -= 1
         self._uploads -= place.is_upload
-        self._tenants[place.tenant] -= 1
-        if not self._tenants[place.tenant]:
-            del self._tenants[place.tenant]
+        if left := self._tenants.pop(place.tenant) - 1:
+            self._tenants[place.tenant] = left
 
     def _pass_on(self) -> None:
         """Lets those in who have waited longest and may have what has become free."""
@@ -246,7 +245,7 @@ class Admission:
                 turn.set_result(None)
 
     def _is_free(self, place: Place) -> bool:
-        if self._served >= self.max_served or self._tenants[place.tenant] >= self.limits.per_tenant:
+        if self._served >= self.max_served or self._tenants.get(place.tenant, 0) >= self.limits.per_tenant:
             return False
         if place.is_upload and self._uploads >= max(self.max_served // 2, 1):
             return False
@@ -262,7 +261,7 @@ class Admission:
         place.memory = PEAK * place.bytes
         self._served += 1
         self._uploads += place.is_upload
-        self._tenants[place.tenant] += 1
+        self._tenants[place.tenant] = self._tenants.get(place.tenant, 0) + 1
 
     def _refused(self, why: Refusal) -> Overloaded:
         self.report(why)

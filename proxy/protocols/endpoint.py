@@ -179,8 +179,9 @@ class Endpoint(ABC):
         """How a request asks for a compaction of the client's own; None for nearly all requests."""
         last = transcript.chain[-1] if transcript.chain else None
         # The bytes tell it of nearly all messages: a body is parsed anew, which may take long.
-        may_ask = last is not None and any(words in last.data for words in PROMPT_WORDS)
-        return Compacting.PROMPT if last is not None and may_ask and is_prompt(last) else None
+        if last is None or not [words for words in PROMPT_WORDS if words in last.data]:
+            return None
+        return Compacting.PROMPT if is_prompt(last) else None
 
     management_member = ""
     """The member by which a client has the server compact its history at a size; "" where that is not read."""
@@ -208,7 +209,8 @@ class Endpoint(ABC):
 
     def asks_for_long(self, headers: Headers) -> bool:
         """Whether a request asks for a window of a million tokens, which some of Claude's models have as a beta."""
-        return any(name == b"anthropic-beta" and b"context-1m" in value for name, value in headers)
+        betas = [value for name, value in headers if name == b"anthropic-beta"]
+        return b"context-1m" in b",".join(betas)
 
     # -- replies: how they are read
 

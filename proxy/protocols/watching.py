@@ -91,8 +91,10 @@ class WatchedReply:
     def refusal(self) -> Refusal:
         """The error at the end of a reply under a good status, if it refuses the prompt for its length."""
         ends = b"".join(self._tail)[-MAX_ERROR:].replace(b"\r\n", b"\n").split(b"\n\n")[-NEWEST:]
-        found = (read(OK, event, answer=self._endpoint.answer) for event in ends if b"error" in event)
-        return next((refusal for refusal in found if refusal.size(Unit.PROMPT)), NO_REFUSAL)
+        for event in ends:
+            if b"error" in event and (found := read(OK, event, answer=self._endpoint.answer)).size(Unit.PROMPT):
+                return found
+        return NO_REFUSAL
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""

@@ -23,9 +23,9 @@ class Lru(OrderedDict[K, V]):
 
     def use(self, key: K) -> V | None:
         """The value of a key, None if there is none; counts as a use."""
-        if key in self:
+        if (value := self.get(key)) is not None:
             self.move_to_end(key)
-        return self.get(key)
+        return value
 
     def put(self, key: K, value: V, size: int = 1) -> V:
         """Sets the value of a key and returns it; drops the least recently used values if there is too much."""

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -28,7 +28,6 @@ from proxy.servers.figures import Figures
 from proxy.servers.windows import (
     REQUEST,
     SETTINGS,
-    SIZE_REFUSED,
     UNKNOWN,
     LearnedWindow,
     LearnedWindows,
@@ -240,17 +239,6 @@ class Servers:
         """The window that a server last stated for a model."""
         server = self.discovered.get(scope.upstream)
         return server.window(scope.model, scope.tenant) if server is not None else None
-
-    def in_session(self, server: Server, traits: Mapping[str, Any] | None, session: str) -> Server:
-        """The server under the size that it has refused in a session, as long as that holds.
-
-        A session has it among its traits; of one that is not stored, for which these are None, it is known here.
-        """
-        size: SizeRefused | None
-        size = self.learned.sizes.get((server.scope, session)) if traits is None else traits.get(SIZE_REFUSED)
-        if size is None or (size.model, size.upstream) != (server.scope.model, server.scope.upstream):
-            return server
-        return server._replace(size_refused=size) if size.until > self.clock() else server
 
     async def asked(self, scope: LessonScope, *, anew: bool = False) -> None:
         """Returns when the server of a scope has been asked what it is, lately or `anew`."""

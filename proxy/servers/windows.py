@@ -85,9 +85,6 @@ class Window(NamedTuple):
             return self
         return Window(stated, SOURCE, self.max_input)
 
-    def __str__(self) -> str:
-        return UNKNOWN if self.tokens is None else str(self.tokens)
-
 
 @dataclass(slots=True)
 class _ScopeState:

@@ -31,7 +31,7 @@ from proxy.condensing.completing import is_idle
 from proxy.condensing.deciding import standing_decision
 from proxy.condensing.refusals import log_original, looked_at
 from proxy.condensing.traits import ASIDES
-from proxy.condensing.turn import RequestContext, context_of
+from proxy.condensing.turn import RequestContext, context_of, in_session
 from proxy.conversations.keeping import SessionUpdate
 from proxy.errors import DEFECT, HistoryUnavailable, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, is_success
@@ -76,7 +76,8 @@ class CondensedEndpoint:
         """Serves one request. An exception becomes an error response; if the client leaves, all is cancelled."""
         came = admit(scope, receive, send)
         services, line = came.services, came.line
-        came.at_end.append(services.telemetry.under_way())
+        services.under_way.add(came)
+        came.at_end.append(partial(services.under_way.discard, came))
         try:
             asked = await read_request(self.endpoint, came)
             with came.client.unless_gone():
@@ -159,7 +160,7 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     who = services.recogniser.identify(controls.session, asked.headers, endpoint, values)
     patience, started = services.stored.patience(), perf_counter()
     counter = services.tokenizers.for_model(asked.model, endpoint.counter, asked.tenant)
-    waits = None if services.policies.is_off(controls, asked.model) else patience
+    waits = None if services.policies.is_off(controls.strategy, asked.model) else patience
     of_model = asked.lesson_scope, counter, controls.window, waits
     is_long, upstream = endpoint.asks_for_long(asked.headers), asked.upstream
     pays = upstream.has_list_prices and upstream.charges(asked.headers, is_login=asked.trust.is_claimed)
@@ -177,7 +178,7 @@ async def take_in(services: Services, asked: ClientRequest, timing: Timing) -> R
     if controls.dry_run and place.knows_stored:
         await asked.prove()
     # What applies to it.
-    server = services.servers.in_session(server, place.session and place.session.traits, place.shown_id)
+    server = in_session(server, place, services.servers.learned.sizes, services.clock())
     policy = services.policies.for_request(asked, place.session, server)
     if policy.scope:
         place = await services.recogniser.with_card_scope(place, policy.scope, read=any(policy.memory))
@@ -270,7 +271,7 @@ def settle(services: Services, turn: Turn, watched: WatchedReply) -> Awaitable[N
     Synchronous, because nothing may run between the end of a reply and the start of storing it. A defect in learning
     costs what the reply would have taught, not the session.
     """
-    waiting = accepted(services, turn) if watched.is_answer else ()
+    waiting = accepted(services.callers, turn) if watched.is_answer else ()
     turn.reply = turn.reply._replace(milliseconds=turn.timing.since_start)
     try:
         learn(services, turn, watched)
@@ -297,10 +298,7 @@ def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
     usage = earlier[0] if earlier else last
     # The last one has the replies of all rounds, but only its own prompt.
     spent = sum([each.prompt for each in (*earlier, last) if each]) + (last.completion if last else 0)
-    turn.reply = reply._replace(ending=ending, spent=spent)
-    anchor = refusals.note_accepted(sent, usage)
-    if usage is not None:
-        turn.reply = turn.reply._replace(usage=usage, anchor=anchor)
+    turn.reply = reply._replace(ending=ending, spent=spent, usage=usage, anchor=refusals.note_accepted(sent, usage))
 
 
 async def store(services: Services, turn: Turn, items: Items = (), waiting: Waiting = ()) -> None:

@@ -122,8 +122,7 @@ class Guard:
 class Serving:
     """Hands requests to `app`, and a POST to one of the plain paths in `shortcuts` directly to its app.
 
-    `new_id` makes an id for a request that came without one. `note` is called with the line of each request at its end,
-    and `begin`, if there is one, at its beginning.
+    `new_id` makes an id for a request that came without one. `begin`, if there is one, is called at its beginning.
     """
 
     _app: ASGIApp
@@ -132,7 +131,6 @@ class Serving:
     _paths: Paths
     _drain: Drain
     _new_id: Callable[[], str]
-    _note: Callable[[RequestLine], None]
     _begin: Callable[[Scope, RequestLine], None] | None
     _admin_port: int | None  # that of `admin.listen`
 
@@ -175,7 +173,7 @@ class Serving:
             served.is_over = True
             del scope[LINE]  # the connection keeps the scope until its next request
             line.write()
-            self._note(line)
+            scope["app"].state.services.note(line)
 
     def _read_path(self, scope: Scope) -> None:
         """Puts the path as it is matched and forwarded into the scope; raises `ProxyError` for one that is refused."""

@@ -206,7 +206,7 @@ class Relay:
                 if is_last:
                     await self._settle_reply()
                 await self._send(send, edited, more=not is_last)
-            if held is not None and held.size > MAX_HELD:
+            if is_last or (held is not None and held.size > MAX_HELD):
                 break
         if not self._is_over:
             await self._settle_reply()

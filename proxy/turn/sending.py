@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from proxy.bodies.wire import ClientRequest
+from proxy.callers.tenants import Callers
 from proxy.condensing import account
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits import TRAITS
@@ -25,9 +26,6 @@ from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
 from strategies.dialects.messages import MESSAGES
-
-if TYPE_CHECKING:
-    from proxy.services import Services
 
 REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
 
@@ -117,9 +115,9 @@ class KeptAlive:
                 await keep_alive.stop()
 
 
-def accepted(services: Services, turn: Turn) -> Sequence[Callable[[], Awaitable[object]]]:
+def accepted(callers: Callers, turn: Turn) -> Sequence[Callable[[], Awaitable[object]]]:
     """The writes that waited until the upstream has accepted the caller, which it now has."""
-    return services.callers.accept(turn.asked.trust, shares=not turn.asked.controls.no_store)
+    return callers.accept(turn.asked.trust, shares=not turn.asked.controls.no_store)
 
 
 def headers_of(turn: Turn, *, accepted: bool = True) -> list[tuple[str, str]]:
@@ -150,31 +148,35 @@ def session_after(
     decision, rounds = sent.decision, sent.rounds
     context = decision.context
     policy, history = context.policy, context.history.kept
-    branch = session.branch_after(old, history, now, has_tools=turn.asked.body.has_tools)._replace(
-        applied=sent.last_applied,
-        reply=reply.ending if context.aside is None else "",
-        bound=sent.bound,
-    )
+    facts: dict[str, Any] = {
+        "applied": sent.last_applied,
+        "reply": reply.ending if context.aside is None else "",
+        "bound": sent.bound,
+    }
     if reply.anchor is not None and context.aside is None:
-        branch = branch._replace(anchor=reply.anchor)
+        facts["anchor"] = reply.anchor
+    branch = session.branch_after(old, history, now, has_tools=turn.asked.body.has_tools, **facts)
     more = {"own_tokens": decision.own_tokens, **turn.amounts}
     if rounds is not None and rounds.spent_tokens:
         more["memory_tokens"] = rounds.spent_tokens
-    after = session.with_branch(old, branch).with_totals(**more)
+    after = session.with_branch(
+        old,
+        branch,
+        settings=session.settings if session.source == DERIVED else dict(policy.session_settings),
+        strategy=policy.pipeline.text,
+        window=policy.window.tokens,
+    )
+    after = after.with_totals(**more).with_model(record.model)
     if context.aside is not None:
         after = context.aside.settle(after, branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
     patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
     for patch in patches if session.patches or any(patches) else ():
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
-    after = after.with_model(record.model)._replace(
-        settings=session.settings if session.source == DERIVED else dict(policy.session_settings),
-        strategy=policy.pipeline.text,
-        window=policy.window.tokens,
-    )
     if (had := session.traits) or context.traits:
         rows = [row for row in TRAITS if row.name in had or row.name in context.traits]
         values = {row.name: context.traits.get(row.name, had.get(row.name)) for row in rows if row.after is None}
         values |= {row.name: row.after(had.get(row.name), turn, now) for row in rows if row.after is not None}
         after = after._replace(traits={name: value for name, value in values.items() if value is not None})
-    return after, record._replace(branch=branch.name).packed(after.models)
+    record = record if record.branch == branch.name else record._replace(branch=branch.name)
+    return after, record.packed(after.models)

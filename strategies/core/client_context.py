@@ -27,8 +27,10 @@ def is_context(text: str) -> bool:
     """
     at = start = _end_of_space(text, 0)
     while at < len(text):
-        block = next(filter(None, (pattern.match(text, at, at + STEP) for pattern in _BLOCKS)), None)
-        if block is None:
+        for pattern in _BLOCKS:
+            if block := pattern.match(text, at, at + STEP):
+                break
+        else:
             return False
         at = _end_of_space(text, block.end())
     return at > start

@@ -67,7 +67,8 @@ class Chat(Dialect):
         return content_text(value.get("content"))
 
     def pictures(self, value: Value) -> int:
-        return sum(part.get("type") == "image_url" for part in objects_in(value.get("content")))
+        content = value.get("content")
+        return 0 if isinstance(content, str) else sum([part.get("type") == "image_url" for part in objects_in(content)])
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         role = value.get("role")

@@ -158,7 +158,7 @@ def destination_of(
     upstream. A request whose model is not known (`""`) goes to the first of them for all models, else to the first.
     Raises `NoUpstream`, and `BadRequest` for a name that no upstream has, or that takes no such requests.
     """
-    if any(name == ANTHROPIC_VERSION[0] for name, _ in headers):
+    if ANTHROPIC_VERSION[0] in dict(headers):
         protocol = MESSAGES.name
     if controls is not None and controls.upstream is not None:
         return _named(destinations, protocol, controls.upstream, controls.param("upstream"))

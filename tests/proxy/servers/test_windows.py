@@ -15,7 +15,7 @@ def test_window_order_is_request_model_settings_table() -> None:
     assert window_of(settings, "qwen") == Window(7_000, "settings for 'q*'")
     assert window_of(settings, "gpt-4o") == Window(9_000, "settings")
     assert window_of(Settings(), "gpt-4o") == Window(128_000, "bundled table")
-    assert str(window_of(Settings(), "no-such-model")) == "unknown"
+    assert window_of(Settings(), "no-such-model") == Window(None, "unknown")
 
 
 def test_a_stated_window_goes_before_the_bundled_table() -> None:
