@@ -32,6 +32,7 @@ from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.cards import combined_cards
 from proxy.conversations.searching import NO_OFFER
 from proxy.conversations.session import MAX_PATCHES, Session, has_node
+from proxy.http.admission import Place
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.store.base import StoreKey
@@ -53,9 +54,12 @@ MOST_BLOCKS = MAX_PATCHES // 2
 """No block is put in beside so many blocks and hidden rounds: a session that is full would drop one that stands."""
 MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
-"""Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
-MAX_NEW = 2_000
-"""Entries that one search adds, in about half a second; later ones add what is left."""
+"""Entries of all indexes together; one takes at most `ENTRY_BYTES` with its text and its share of the index."""
+MAX_NEW, ENTRY_BYTES, PART_TOKENS = 2_000, 4_096, 100
+"""Entries that one search adds, in about half a second, bytes of memory of one, and tokens of a text for each.
+
+Later searches add what is left.
+"""
 
 
 class Searchable(NamedTuple):
@@ -70,17 +74,25 @@ class Searchable(NamedTuple):
     places: Sequence[int]
     """The chain indices of those messages, in order."""
     cards: Callable[[], Sequence[MemoryCard]]
+    place: Place | None = None
+    """Where the memory is counted that an index takes; None for a search that no request has asked for."""
 
     @classmethod
     def of(cls, context: RequestContext, view: View) -> Searchable:
         """What a request with this view may search; a request that may not be stored leaves nothing in memory."""
         hidden, cards = hidden_by(view), partial(cards_of, context)
         if not context.may_store:
-            return cls(None, context.history.transcript, hidden, cards)
+            return cls(None, context.history.transcript, hidden, cards, context.request.place)
         # The first condensation is the same in all forks that it stands in.
         first = min((made.covered for made in _condensed(context) if made.standing), default=0)
         family = context.history.transcript.digests[first - 1].hex() if first else context.recognised.key.name
-        return cls(StoreKey(context.request.tenant, family), context.history.transcript, hidden, cards)
+        key = StoreKey(context.request.tenant, family)
+        return cls(key, context.history.transcript, hidden, cards, context.request.place)
+
+    def has_room(self) -> bool:
+        """Whether there is memory for what a search may add to an index, which is then held."""
+        entries = min(len(self.places) + self.history.tokens // PART_TOKENS, MAX_NEW)
+        return self.place is None or self.place.spare(entries * ENTRY_BYTES)
 
     def nodes(self) -> list[tuple[int, str]]:
         """The place of each message, and its key."""
@@ -157,9 +169,11 @@ class Recall:
     async def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
         """The hits of a query, best first; a query that is a handle finds its message only.
 
-        The best line of the texts `shown`, which are not indexed, is one of them.
+        The best line of the texts `shown`, which are not indexed, is one of them. Without room for the index nothing
+        is found.
         """
-        if found := expanded(query, searchable.history, searchable.places):
+        found = expanded(query, searchable.history, searchable.places)
+        if found or not searchable.has_room():
             return found
         hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query, shown)
         self._evict()

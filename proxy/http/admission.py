@@ -89,6 +89,7 @@ class Place:
     is_taken: bool = False
     is_upload: bool = False
     grown: int = 0  # bytes that were let through `grow`
+    spared: int = 0  # bytes of memory that were let through `spare`
     upstream: str = ""  # where it is counted, if anywhere
 
     def hold(self, count: int) -> None:
@@ -112,6 +113,13 @@ class Place:
         if size > self.grown:
             more, self.grown = size - self.grown, size
             await self._admission.expand(self, more)
+
+    def spare(self, count: int) -> bool:
+        """Holds so much memory for what the request can do without, such as an index, if there is room for it now."""
+        more = max(count - self.spared, 0)
+        has_room = self._admission.spare(self, more)
+        self.spared += more * has_room
+        return has_room
 
     def enter_upstream(self, name: str, most: int | None) -> None:
         """Counts the request at an upstream that serves at most so many; raises `Overloaded`."""
@@ -189,6 +197,13 @@ class Admission:
         if not self._is_free(place):
             self._pass_on()  # while it waits, others may have what it had
         await self.enter(place)
+
+    def spare(self, place: Place, count: int) -> bool:
+        if self._memory + count > self.limits.bodies:
+            return False
+        place.memory += count
+        self._memory += count
+        return True
 
     def enter_upstream(self, place: Place, name: str, most: int) -> None:
         # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.

@@ -12,6 +12,8 @@ from typing import Any, SupportsIndex
 import pytest
 
 from proxy.condensing.recall import MAX_ENTRIES, MAX_INDEXES, Recall, Searchable
+from proxy.http.admission import Admission
+from proxy.settings import LimitSettings
 from proxy.store.base import StoreKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
@@ -133,6 +135,16 @@ async def test_an_index_holds_the_newest_of_a_history_that_is_longer(monkeypatch
     said = transcript_of([*(user(f"turn {turn} of the walk") for turn in range(100)), user("where did it go?")])
     for _ in range(3):
         assert {hit.entry.place for hit in await recall.search(searchable(said), "walk")} == set(range(70, 100))
+
+
+async def test_without_room_for_an_index_nothing_is_read_and_nothing_found() -> None:
+    recall, reads = Recall(), list[None]()
+    for bodies, hits in ((100, 0), (100_000_000, 2)):
+        place = Admission(LimitSettings(bodies=bodies), 1, print).place("tenant")
+        await place.take()
+        asked = searchable(read_by(SAID, lambda: reads.append(None)))._replace(place=place)
+        assert len(await recall.search(asked, "blue barrel")) == hits
+        assert (len(reads) > 0) == (hits > 0)
 
 
 def test_all_indexes_together_take_less_than_64_megabytes() -> None:

@@ -168,6 +168,22 @@ async def test_a_request_that_expands_waits_for_its_new_peak_and_lets_others_in(
     assert (door._memory, door._incoming, door._served, door.waiting) == (0, 0, 0, 0)
 
 
+async def test_memory_that_a_request_can_do_without_is_held_only_where_there_is_room() -> None:
+    door = admission(9, bodies=PEAK * 1_000_000)
+    one, other = [await entered(door, tenant, 250_000) for tenant in "ab"]
+    assert [one.spare(PEAK * each) for each in (600_000, 400_000, 400_000, 300_000)] == [False, True, True, True]
+    assert not other.spare(PEAK * 200_000)  # what was asked for twice is held once
+    waiting = entering(door, "c", 200_000)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    one.ease()  # its view is on its way, and what was spared with it
+    await waiting
+    one.leave()
+    other.leave()
+    waiting.result().leave()
+    assert door._memory == 0
+
+
 async def test_uploads_leave_half_of_the_places() -> None:
     door = admission(2)
     await entered(door, "a", is_upload=True)
