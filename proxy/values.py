@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-MOST_COUNTED = 2**31
-"""No request has so many tokens or parts: a larger number is a mistake, and counts as none."""
+MOST_COUNTED, MOST_PER_BYTE, MOST_HIDDEN = 2**31, 10, 2**20
+"""No request has more tokens or parts than the first: a larger number is a mistake, and counts as none.
+
+More than so many for each byte of a body, and those that a server may add, are not that body's: they teach nothing.
+"""
 
 
 def json_or_none(text: str | bytes) -> Any:

@@ -29,6 +29,7 @@ from proxy.servers.counting import Anchor
 from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
 from proxy.servers.upstream import UpstreamReply
 from proxy.servers.windows import SizeRefused
+from proxy.values import MOST_HIDDEN, MOST_PER_BYTE
 from strategies.core.budget import UNLIMITED
 from strategies.dialects.pictures import has_pictures
 
@@ -139,7 +140,7 @@ class Refusals:
                 _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
             if not attempt.stores:
                 self._keep_unstored(context, None if is_ended else size)
-        if usage is None:
+        if usage is None or usage.prompt > MOST_PER_BYTE * len(decision.body) + MOST_HIDDEN:
             return None
         applied = decision.applied.id if decision.applied else ""
         counted = context.sized.prompt, context.sized.calibrated, decision.view, applied, usage.prompt

@@ -310,9 +310,8 @@ _SHARE = 8  # a model's figures are written to the store after an eighth more pr
 _MARGIN, _MIN_ERROR = 3.0, 0.02  # the assumed error of a count: this many mean errors, but at least this share
 _MIN_LEFT = 0.7
 """The upstream counts at least this share of a prompt's beginning again: templates drop old reasoning, but no more."""
-_MIN_SHARE, _MAX_TIMES, _MAX_HIDDEN = 0.2, 6, 100_000
-"""What an upstream may count for a prompt, by our own count of its text, and of all of it."""
-
+_MIN_SHARE = 0.2
+"""An upstream counts at least this share of our own count of a prompt's text."""
 _SURE = 200  # so many tokens show the slope of a conversation well enough to see what else is in its prompts
 
 
@@ -397,7 +396,7 @@ class Calibrator:
         least, since = _MIN_SHARE * whole.text, calibration.growth_since(applied, own)
         if since is not None:
             least = max(least, _MIN_LEFT * min(since.anchor.counted, calibration.scale.upstream(own)))
-        if not digests or not least <= counted <= _MAX_TIMES * own + _MAX_HIDDEN:
+        if not digests or counted < least:
             return None
         lesson = calibration.lesson(whole, since)
         slope = calibration.slope_after(prompt, view, lesson, counted)

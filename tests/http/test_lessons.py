@@ -10,6 +10,7 @@ import pytest
 
 from proxy.commands.checks import known_of
 from proxy.commands.proxy_client import proxy_at
+from proxy.values import MOST_HIDDEN, MOST_PER_BYTE
 from tests.support import replies
 from tests.support.admin_api import TOKEN, admin
 from tests.support.proxy import running_proxy
@@ -93,6 +94,22 @@ def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) ->
         assert count(stage.forwarded[-1].json()) <= 1_000
         stage.ask(chat(12), controls(session="another", window=asks))
         assert len(stage.forwarded) == 5
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_count_that_no_body_can_have_teaches_nothing(more: int) -> None:
+    with echoing(window=None, strategy="extract", limit=6_000) as stage:
+        stage.ask(chat(40), controls(session="s"))
+        assert stage.ask(chat(2)).window == "6000"
+
+        def most(exchange: Exchange) -> Reply:
+            prompt = MOST_PER_BYTE * len(exchange.body) + MOST_HIDDEN + more
+            return replies.completion("Yes.", tokens=(prompt, 3))
+
+        stage.upstream.answer(most)
+        headroom = stage.ask(chat(2)).headroom
+        again = stage.ask(chat(2))
+        assert ((again.window, again.headroom) == ("6000", headroom)) == bool(more)
 
 
 def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> None:
