@@ -173,7 +173,7 @@ class Relay:
         try:
             await self._pass_all(passing, held, in_events=in_events)
         except ProxyError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # in which this relay is
             if error is not self._unsettled:
                 # Not its message: that may quote the upstream, which may quote the request.
                 _log.warning("an upstream broke off in the middle of its reply: %s", error.code)

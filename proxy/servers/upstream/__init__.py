@@ -26,7 +26,7 @@ from proxy.http.paths import V1
 from proxy.quoting import redacted
 from proxy.servers.upstream.choice import Destination
 from proxy.servers.upstream.forwarding import Forwarder
-from proxy.servers.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, timed_out, unreachable
+from proxy.servers.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, unavailable
 from proxy.settings.tables import UpstreamSettings
 
 __all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest", "server_of"]
@@ -150,6 +150,7 @@ class Upstream:
                             break
                 except NotDecodable:
                     body.clear()
+            del response.stream  # the two know each other, and with them the request
         return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
 
 
@@ -174,10 +175,8 @@ class _HttpxReply:
 def _translated_errors() -> Iterator[None]:
     try:
         yield
-    except httpx.TimeoutException as error:
-        raise timed_out() from error
     except httpx.HTTPError as error:
-        raise unreachable(error) from error
+        raise unavailable(error, is_late=isinstance(error, httpx.TimeoutException)) from error
 
 
 @cache

@@ -30,7 +30,7 @@ from yarl import URL
 
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, is_event_stream
-from proxy.servers.upstream.messages import timed_out, unreachable
+from proxy.servers.upstream.messages import unavailable
 from proxy.settings.tables import UpstreamSettings
 
 IDLE = 4.0  # seconds that an idle connection is kept: less than the 5 s after which common servers close theirs
@@ -86,12 +86,10 @@ class Forwarder:
                 data=content,
                 allow_redirects=False,
             )
-        except TimeoutError as error:
-            raise timed_out() from error
-        except aiohttp.ClientError as error:
+        except (TimeoutError, aiohttp.ClientError) as error:
             if isinstance(content, _Upload) and content.failure is not None:
                 raise content.failure from None
-            raise unreachable(error) from error
+            raise unavailable(error, is_late=isinstance(error, TimeoutError)) from error
         return ForwardedReply(response)
 
     async def _send_on_a_live_connection(
@@ -187,18 +185,19 @@ class _Chunks(AsyncIterator[bytes]):
         self._failure: UpstreamUnavailable | None = None
 
     async def __anext__(self) -> bytes:
-        if self._failure is not None:
-            raise self._failure
+        if (failure := self._failure) is not None:
+            self._failure = None  # what has raised it is in its traceback
+            raise failure
         try:
             chunk = await self._content.readany()
         except (TimeoutError, aiohttp.ClientError) as error:
-            self._failure = timed_out() if isinstance(error, TimeoutError) else unreachable(error)
-            self._failure.__cause__ = error
+            failure = unavailable(error, is_late=isinstance(error, TimeoutError))
             # The library returns the bytes received before the failure only after the failure is cleared.
             self._content.set_exception(None)  # type: ignore[arg-type]
             if rest := self._content.read_nowait():
+                self._failure = failure
                 return rest
-            raise self._failure from error
+            raise failure from error
         if not chunk:
             raise StopAsyncIteration
         return chunk

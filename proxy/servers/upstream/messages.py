@@ -104,13 +104,16 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
     return ReadReply(reply.status, reply.headers, b"".join(parts))
 
 
-def timed_out() -> UpstreamUnavailable:
-    """The error if the upstream sent no byte in time, or no connection was free in time."""
-    return UpstreamUnavailable("The upstream did not answer in time.", code="upstream_timeout")
+def unavailable(error: Exception, *, is_late: bool) -> UpstreamUnavailable:
+    """The error if the upstream sent no byte in time (`is_late`), no connection was made, or it broke off.
 
-
-def unreachable(error: Exception) -> UpstreamUnavailable:
-    """The error if no connection was made, or it broke off; `error` is the HTTP library's."""
+    `error` is the HTTP library's, which loses its traceback: the library keeps its errors with a connection, and with a
+    traceback they would keep the request, until all garbage is collected.
+    """
+    for each in _chain(error):
+        each.__traceback__ = None
+    if is_late:
+        return UpstreamUnavailable("The upstream did not answer in time.", code="upstream_timeout")
     return UpstreamUnavailable(sentence(error))
 
 
