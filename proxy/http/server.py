@@ -7,9 +7,9 @@ status is 0 in any case.
 
 SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for
 all workers, and sends each one what it has read, so that they never differ. A worker that does not read keeps nobody
-waiting. One whose event loop has been silent for `SILENT` seconds, when it starts and drains too, is killed, and
-replaced like any that has ended.
-Workers whose supervisor has ended drain, because nobody would replace them or tell them anything.
+waiting. One whose event loop has been silent for `SILENT` seconds, or that does not run within `STARTING`, is killed,
+and replaced like any that has ended. Workers whose supervisor has ended drain, because nobody would replace them or tell
+them anything.
 
 On Linux workers are forks, and share the memory of what the supervisor has loaded. It must then run no thread and no
 event loop when it starts one. Elsewhere they are new processes: macOS' own libraries do not survive a fork.
@@ -30,7 +30,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -48,8 +47,7 @@ from proxy.settings import Settings
 CUTTING = 2.0  # seconds in which cancelled replies must end
 RESTART_PAUSE = 0.5  # seconds until a worker takes the place of one that has ended, which may have ended at once
 BEAT = 1.0  # seconds between two signs of life of a worker
-SILENT = 30.0  # seconds without one after which a worker is killed
-STARTING = 90.0  # seconds that it may be silent besides until the first one
+SILENT, STARTING = 30.0, 90.0  # seconds without one after which a worker is killed, once it has shown one, and before
 _LOOK = 0.5  # seconds between two looks of the supervisor at its workers
 _TICK = 0.05
 _HEAD, _CHUNK = 4, 65_536  # bytes of the length before settings that are sent, and that are read at once
@@ -235,7 +233,7 @@ class _Worker:
 
     process: BaseProcess
     link: socket.socket
-    silent: float = field(default_factory=lambda: -STARTING)  # seconds since its last sign of life
+    left: float = field(default_factory=lambda: STARTING)  # seconds in which it must show that it lives
     _sending: bytes = b""
     _newest: bytes = b""  # settings that are sent next; later ones take their place
     has_closed: bool = field(default=False, init=False)
@@ -264,7 +262,7 @@ class _Worker:
             return
         except OSError:
             self.has_closed = True
-        self.silent = 0.0
+        self.left = SILENT
 
     def end(self, sig: signal.Signals) -> None:
         if self.process.pid is not None and self.process.is_alive():
@@ -320,12 +318,11 @@ class Supervisor:
         """Hears a worker, or kills it if it has been silent for too long, and sends it what it has not read."""
         if is_heard:
             worker.listen()
-        else:
-            worker.silent += passed
-            if worker.silent > SILENT:
-                _log.error("a worker has been silent for over %.0f s, and is killed", SILENT)
+        elif worker.left > 0:
+            worker.left -= passed
+            if worker.left <= 0:
+                _log.error("a worker shows no sign of life, and is killed")
                 worker.end(signal.SIGKILL)
-                worker.silent = -inf  # its end is seen at the next look
         worker.send()
 
     def _replace(self, worker: _Worker) -> bool:

@@ -189,6 +189,29 @@ def test_a_worker_that_is_silent_is_replaced(upstream: ScriptedUpstream, tmp_pat
         assert other in workers(process)
 
 
+HANGS = """
+import os, signal, proxy.http.server as server
+served, server.STARTING = server._serve, 10.0
+def serve(*words):
+    try:
+        os.close(os.open({!r}, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return served(*words)
+    os.kill(os.getpid(), signal.SIGSTOP)
+server._serve = serve
+"""
+"""The first worker hangs before it serves."""
+
+
+def test_a_worker_that_hangs_while_it_starts_is_replaced(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    program, words = f"{HANGS.format(str(tmp_path / 'hung'))}{SERVE}", ("--store", f"sqlite:///{tmp_path}/s.db")
+    with serving("--upstream", upstream.base_url, *words, program=program) as (url, process):
+        await_true(lambda: any(map(is_stopped, workers(process))), "one worker hangs", 4 * BOUND)
+        (hanging,) = filter(is_stopped, workers(process))
+        await_true(lambda: hanging not in workers(process) and len(workers(process)) == 2, "another one", 4 * BOUND)
+        await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
+
+
 def test_workers_whose_first_process_was_killed_drain_and_leave_the_port(
     upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
