@@ -68,7 +68,7 @@ def may_bear_more(headers: Iterable[tuple[bytes, bytes]], known: Collection[byte
 
 
 def query_passed(query: bytes) -> bytes:
-    """What goes out of a query beside a credential of the operator. A part that some servers split in two does not."""
+    """What goes out of a query where the caller's credential does not: no part that some servers split in two."""
     named = ((unquote_to_bytes(part.partition(b"=")[0]), part) for part in query.split(b"&") if b";" not in part)
     return b"&".join(part for name, part in named if name in _QUERY)
 

@@ -8,8 +8,8 @@ status is 0 in any case.
 SIGHUP, which a terminal sends when it closes, ends nothing: the settings are read again. The supervisor does that for
 all workers, and sends each one what it has read, so that they never differ. A worker that does not read keeps nobody
 waiting. One whose event loop has been silent for `SILENT` seconds, or that does not run within `STARTING`, is killed,
-and replaced like any that has ended. Workers whose supervisor has ended drain, because nobody would replace them or tell
-them anything.
+and replaced like any that has ended. Workers whose supervisor has ended drain: nobody would replace them or tell them
+anything.
 
 On Linux workers are forks, and share the memory of what the supervisor has loaded. It must then run no thread and no
 event loop when it starts one. Elsewhere they are new processes: macOS' own libraries do not survive a fork.

@@ -116,6 +116,16 @@ def sharing() -> Iterator[tuple[Mapping[str, ScriptedUpstream], Proxy]]:
             yield by_name, proxy
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/embeddings"])
+def test_a_credential_in_a_query_goes_only_where_callers_are_judged(path: str) -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "input": "Hi"}
+    with sharing() as (by_name, proxy):
+        for name, each in by_name.items():
+            wire.post_json(proxy.url, f"{path}?key=sk-caller&api-version=1&%6Bey=2", body | {"model": f"{name}-1"})
+            query = [*each.journal][-1].target.partition("?")[2]
+            assert ("key" in query, "%6Bey" in query, "api-version=1" in query) == (name == "callers",) * 2 + (True,)
+
+
 def test_requests_go_by_model_and_by_name_and_no_credential_crosses() -> None:
     with sharing() as (by_name, proxy):
 
