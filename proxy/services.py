@@ -199,7 +199,7 @@ class Services:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
-        self.telemetry.show("queue", lambda: admission.waiting)
+        self.telemetry.show("queue", lambda: len(admission.waiting))
         self.telemetry.show("in_flight", lambda: len(self.under_way))
         self.telemetry.show("background_tasks", lambda: self.background.number)
         return admission

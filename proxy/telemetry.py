@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -56,11 +57,25 @@ if TYPE_CHECKING:
     from proxy.log import RequestLine
 
 MAX_MODELS = 256  # maximum number of models with a label of their own
+MOST_TIMES = 1_000  # of one kind of requests that wait to be added to a metric
 MAX_KINDS = 500  # maximum number of combinations of labels that clients choose
 _MAX_SOURCES = 16
 OTHER = "other"
-_FAST = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
-_SLOW = partial(Histogram, buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
+
+
+class Times(Histogram):
+    """A histogram of seconds, to which those of many are added at once: each alone takes a lock, twice."""
+
+    def add(self, seconds: list[float]) -> None:
+        """Adds what is in the list, and empties it."""
+        self._sum.inc(sum(seconds))
+        for bucket, number in Tally(bisect_left(self._upper_bounds, each) for each in seconds).items():
+            self._buckets[bucket].inc(number)
+        seconds.clear()
+
+
+_FAST = partial(Times, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
+_SLOW = partial(Times, buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
 _SUM = partial(Gauge, multiprocess_mode="livesum")
 _SPENT = ("model", "tenant")
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
@@ -169,6 +184,9 @@ class Telemetry:
         self._models: set[str] = set()
         self._kinds: set[tuple[str, str, str]] = set()
         self._waiting: defaultdict[tuple[str, str, str, str], Tally[str]] = defaultdict(Tally)
+        self._replies: Tally[tuple[str, ...]] = Tally()
+        self._seconds: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
+        """What waits to be added to a metric until that is read, by its name and its labels."""
         self.arrived: dict[ArrivalKind, Arrivals] = {}
         """What this process was asked for since it started, by kind; at most `MAX_MODELS` kinds."""
         self._gauges: dict[str, Callable[[], float]] = {}
@@ -222,14 +240,13 @@ class Telemetry:
 
     def store_timer(self, operation: str) -> Callable[[float], None]:
         """What takes the seconds of each such operation of the store."""
-        observe: Callable[[float], None] = self.metric("store_seconds", operation).observe
-        return observe
+        return self._seconds["store_seconds", operation].append
 
     def record(self, line: RequestLine, amounts: Mapping[str, int]) -> None:
         """Records a request that has ended; `amounts` are what it adds to the sums, nothing if it asks no model."""
         status, by = str(line.status or CLIENT_CLOSED_REQUEST), "upstream" if line.is_relayed else "condenser"
         protocol = line.protocol
-        self.metric("replies_total", by, protocol, line.upstream, status).inc()
+        self._replies[by, protocol, line.upstream, status] += 1
         if line.error:
             self.metric("errors_total", line.error).inc()
         if not line.is_complete and line.status is not None:
@@ -249,13 +266,21 @@ class Telemetry:
             waiting[name] += amount
 
     def _record_times(self, line: RequestLine, model: str, strategy: str) -> None:
+        times = self._seconds["request_seconds", line.upstream, model]
+        times.append(line.seconds)
         if line.turn is not None:
-            self.metric("overhead_seconds", strategy).observe(line.turn.timing.ours / 1000)
-        self.metric("request_seconds", line.upstream, model).observe(line.seconds)
+            self._seconds["overhead_seconds", strategy].append(line.turn.timing.ours / 1000)
         if line.first_byte is not None:
-            self.metric("first_byte_seconds", line.upstream, model).observe(line.first_byte)
+            self._seconds["first_byte_seconds", line.upstream, model].append(line.first_byte)
+        if len(times) >= MOST_TIMES:
+            self._count_waiting()
 
     def _count_waiting(self) -> None:
+        for labels, number in self._replies.items():
+            self.metric("replies_total", *labels).inc(number)
+        self._replies.clear()
+        for (name, *of), seconds in self._seconds.items():
+            self.metric(name, *of).add(seconds)
         waiting, self._waiting = self._waiting, defaultdict(Tally)
         for labels, amounts in waiting.items():
             for name, amount in amounts.items():

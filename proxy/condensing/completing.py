@@ -72,7 +72,7 @@ class Completer:
 
     async def complete(self, context: RequestContext) -> RequestContext:
         """The context with all that a strategy, memory and calibration may ask for."""
-        if _needs_counts(context):
+        if context.is_estimated and _needs_counts(context):
             context = await self._count(context)
         elif context.history.measured.is_sampled:
             self._count_beside(context)
@@ -102,8 +102,6 @@ class Completer:
         return self._complete((await self._count(context))._replace(is_idle=False))
 
     async def _count(self, context: RequestContext) -> RequestContext:
-        if not context.is_estimated:
-            return context
         measured = await self.measurer.measure(context.request.body, context.server.counter)
         sized = context.sized._replace(overhead=measured.overhead + context.offer.tokens)
         return context._replace(history=context.history.counted(measured), sized=sized)

@@ -57,17 +57,12 @@ class History(NamedTuple):
 
     def changed(self, change: Callable[[Transcript], Transcript]) -> History:
         """The same with its transcripts changed by `change`, which leaves their messages alone."""
-        changed: dict[int, Transcript] = {}  # most of them are one
-
-        def after(transcript: Transcript) -> Transcript:
-            if id(transcript) not in changed:
-                changed[id(transcript)] = change(transcript)
-            return changed[id(transcript)]
-
-        sent = self.sent._replace(transcript=after(self.sent.transcript))
-        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after(self.transcript))
+        lists = {id(each): each for each in (self.sent.transcript, self.transcript, self.kept, self.shown)}
+        after = {key: change(each) for key, each in lists.items()}  # most of them are one
+        sent = self.sent._replace(transcript=after[id(self.sent.transcript)])
+        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after[id(self.transcript)])
         measured = sent if self.measured is self.sent else whole
-        return History(sent, whole, measured, whole.transcript, after(self.kept), after(self.shown))
+        return History(sent, whole, measured, whole.transcript, after[id(self.kept)], after[id(self.shown)])
 
     def pinned(self, pins: Sequence[bytes], window: int | None) -> History:
         """The same where these messages stay, and those that stay by their kind."""

@@ -94,7 +94,15 @@ class Place:
 
     def hold(self, count: int) -> None:
         """Adds more bytes of the body; raises `Overloaded` if the bodies that come in have too many together."""
-        self._admission.hold(self, count)
+        admission = self._admission
+        self.bytes += count
+        self.memory += count
+        admission.memory += count
+        if not self.is_taken:
+            admission.incoming += count
+            # A quarter is for bodies on their way, so that these never keep a complete one from its peak.
+            if admission.incoming > admission.limits.bodies // 4 and self.bytes > SMALL:
+                raise admission.refused(Refusal.BODIES)
 
     async def take(self, *, is_upload: bool = False) -> None:
         """Waits until the request may be served; raises `Overloaded`."""
@@ -112,27 +120,62 @@ class Place:
             raise BodyTooLarge(f"With what it stands for, the request has more than {most:,} bytes.")
         if size > self.grown:
             more, self.grown = size - self.grown, size
-            await self._admission.expand(self, more)
+            self._admission.give_back(self)
+            self.hold(more)
+            if not self._admission.is_free(self):
+                self._admission.pass_on()  # while it waits, others may have what it had
+            await self._admission.enter(self)
 
     def spare(self, count: int) -> bool:
         """Holds so much memory for what the request can do without, such as an index, if there is room for it now."""
         more = max(count - self.spared, 0)
-        has_room = self._admission.spare(self, more)
-        self.spared += more * has_room
+        has_room = self._admission.memory + more <= self._admission.limits.bodies
+        if has_room:
+            self.spared += more
+            self.memory += more
+            self._admission.memory += more
         return has_room
 
     def enter_upstream(self, name: str, most: int | None) -> None:
         """Counts the request at an upstream that serves at most so many; raises `Overloaded`."""
-        if most is not None and self.upstream != name:
-            self._admission.enter_upstream(self, name, most)
+        if most is None or self.upstream == name:
+            return
+        # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.
+        admission, now, share = self._admission, monotonic(), (name, self.tenant)
+        asked = admission.askers.get(name, {})
+        others = {tenant: at for tenant, at in asked.items() if tenant != self.tenant}
+        admission.askers[name] = {**dict([*others.items()][-1:]), self.tenant: now}
+        # While others ask too, half must be enough, so that each of them finds a free one.
+        mine = max(most // 2, 1) if any(at > now - ASKS_FOR for at in others.values()) else most
+        if admission.upstreams[name] >= most or admission.shares[share] >= mine:
+            raise admission.refused(Refusal.UPSTREAM)
+        self.upstream = name
+        admission.upstreams[name] += 1
+        admission.shares[share] += 1
 
     def ease(self) -> None:
         """Notes that the body is on its way to the upstream: it has been read and condensed."""
         if self.memory > KEPT * self.bytes:
-            self._admission.ease(self)
+            self._admission.memory += KEPT * self.bytes - self.memory
+            self.memory = KEPT * self.bytes
+            if self._admission.waiting:
+                self._admission.pass_on()
 
     def leave(self) -> None:
-        self._admission.leave(self)
+        """Gives back all that the request has taken."""
+        admission, share = self._admission, (self.upstream, self.tenant)
+        if self.upstream:
+            admission.upstreams[self.upstream] -= 1
+            admission.shares[share] -= 1
+            if not admission.shares[share]:
+                del admission.shares[share]
+        if self.is_taken:
+            admission.give_back(self)
+        admission.incoming -= self.bytes
+        admission.memory -= self.memory
+        self.memory = 0
+        if admission.waiting:
+            admission.pass_on()
 
 
 @dataclass(slots=True, eq=False)
@@ -145,140 +188,79 @@ class Admission:
     limits: LimitSettings
     max_served: int
     report: Callable[[Refusal], None]
-    _memory: int = 0
-    _incoming: int = 0  # bytes of the bodies that are not complete
+    memory: int = 0
+    incoming: int = 0  # bytes of the bodies that are not complete
+    upstreams: Counter[str] = field(default_factory=Counter)
+    shares: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those by tenant
+    askers: dict[str, dict[str, float]] = field(default_factory=dict)
+    """The two tenants that asked for a place at an upstream last, each with when it did."""
+    waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
     _served: int = 0
     _uploads: int = 0
     _tenants: dict[str, int] = field(default_factory=dict)
-    _upstreams: Counter[str] = field(default_factory=Counter)
-    _shares: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those by tenant
-    _asked: dict[str, dict[str, float]] = field(default_factory=dict)
-    """The two tenants that asked for a place at an upstream last, each with when it did."""
-    _waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
     _refusals: RefusalLog = field(default_factory=lambda: RefusalLog("requests"))
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
 
     def place(self, tenant: str) -> Place:
         return Place(self, tenant)
 
     async def enter(self, place: Place) -> None:
         """Takes a place as soon as one is free; raises `Overloaded`."""
-        # No waiting request may have a place that is free for this one: `_pass_on` gives them out.
-        if self._is_free(place):
+        # No waiting request may have a place that is free for this one: `pass_on` gives them out.
+        if self.is_free(place):
             self._take(place)
             return
-        if len(self._waiting) >= self.limits.queue:
-            raise self._refused(Refusal.QUEUE_FULL)
+        if len(self.waiting) >= self.limits.queue:
+            raise self.refused(Refusal.QUEUE_FULL)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = place
+        self.waiting[turn] = place
         try:
             async with asyncio.timeout(self.limits.queue_timeout):
                 await turn
         except TimeoutError:
-            raise self._refused(Refusal.QUEUE_TIMEOUT) from None
+            raise self.refused(Refusal.QUEUE_TIMEOUT) from None
         finally:
-            self._waiting.pop(turn, None)
+            self.waiting.pop(turn, None)
 
-    def hold(self, place: Place, count: int) -> None:
-        place.bytes += count
-        place.memory += count
-        self._memory += count
-        self._incoming += 0 if place.is_taken else count
-        # A quarter is for bodies on their way, so that these never keep a complete one from its peak.
-        if not place.is_taken and self._incoming > self.limits.bodies // 4 and place.bytes > SMALL:
-            raise self._refused(Refusal.BODIES)
-
-    async def expand(self, place: Place, count: int) -> None:
-        self._give_back(place)
-        place.hold(count)
-        if not self._is_free(place):
-            self._pass_on()  # while it waits, others may have what it had
-        await self.enter(place)
-
-    def spare(self, place: Place, count: int) -> bool:
-        if self._memory + count > self.limits.bodies:
-            return False
-        place.memory += count
-        self._memory += count
-        return True
-
-    def enter_upstream(self, place: Place, name: str, most: int) -> None:
-        # It waits for none: with its place and its memory it would keep requests to other upstreams waiting too.
-        now, share, asked = monotonic(), (name, place.tenant), self._asked.setdefault(name, {})
-        others = {tenant: at for tenant, at in asked.items() if tenant != place.tenant}
-        self._asked[name] = {**dict([*others.items()][-1:]), place.tenant: now}
-        # While others ask too, half must be enough, so that each of them finds a free one.
-        mine = max(most // 2, 1) if any(at > now - ASKS_FOR for at in others.values()) else most
-        if self._upstreams[name] >= most or self._shares[share] >= mine:
-            raise self._refused(Refusal.UPSTREAM)
-        place.upstream = name
-        self._upstreams[name] += 1
-        self._shares[share] += 1
-
-    def ease(self, place: Place) -> None:
-        self._memory += KEPT * place.bytes - place.memory
-        place.memory = KEPT * place.bytes
-        if self._waiting:
-            self._pass_on()
-
-    def leave(self, place: Place) -> None:
-        """Gives back all that a request has taken."""
-        if place.upstream:
-            self._upstreams[place.upstream] -= 1
-            self._shares.subtract([(place.upstream, place.tenant)])
-            if not self._shares[place.upstream, place.tenant]:
-                del self._shares[place.upstream, place.tenant]
-        if place.is_taken:
-            self._give_back(place)
-        self._incoming -= place.bytes
-        self._memory -= place.memory
-        place.memory = 0
-        if self._waiting:
-            self._pass_on()
-
-    def _give_back(self, place: Place) -> None:
+    def give_back(self, place: Place) -> None:
         """Makes a request as it was before it took its place."""
         place.is_taken = False
-        self._incoming += place.bytes
-        self._memory += place.bytes - place.memory
+        self.incoming += place.bytes
+        self.memory += place.bytes - place.memory
         place.memory = place.bytes
         self._served -= 1
         self._uploads -= place.is_upload
         if left := self._tenants.pop(place.tenant) - 1:
             self._tenants[place.tenant] = left
 
-    def _pass_on(self) -> None:
+    def pass_on(self) -> None:
         """Lets those in who have waited longest and may have what has become free."""
-        for turn, place in self._waiting.items():
+        for turn, place in self.waiting.items():
             if self._served >= self.max_served:
                 return
-            if not turn.done() and self._is_free(place):
+            if not turn.done() and self.is_free(place):
                 self._take(place)
                 turn.set_result(None)
 
-    def _is_free(self, place: Place) -> bool:
+    def is_free(self, place: Place) -> bool:
         if self._served >= self.max_served or self._tenants.get(place.tenant, 0) >= self.limits.per_tenant:
             return False
         if place.is_upload and self._uploads >= max(self.max_served // 2, 1):
             return False
         # The largest body that is allowed is served alone if nothing else lets it in.
-        return self._memory - place.memory + PEAK * place.bytes <= self.limits.bodies or not self._served
+        return self.memory - place.memory + PEAK * place.bytes <= self.limits.bodies or not self._served
 
     def _take(self, place: Place) -> None:
         if self._refusals.count:
             self._refusals.serve()
         place.is_taken = True
-        self._incoming -= place.bytes
-        self._memory += PEAK * place.bytes - place.memory
+        self.incoming -= place.bytes
+        self.memory += PEAK * place.bytes - place.memory
         place.memory = PEAK * place.bytes
         self._served += 1
         self._uploads += place.is_upload
         self._tenants[place.tenant] = self._tenants.get(place.tenant, 0) + 1
 
-    def _refused(self, why: Refusal) -> Overloaded:
+    def refused(self, why: Refusal) -> Overloaded:
         self.report(why)
-        self._refusals.refuse(f"{why}, {self._served} are served and {len(self._waiting)} wait")
+        self._refusals.refuse(f"{why}, {self._served} are served and {len(self.waiting)} wait")
         return Overloaded(_SENTENCES[why])

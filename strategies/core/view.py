@@ -243,6 +243,8 @@ class View:
     @cached_property
     def tokens(self) -> int:
         """Tokens of the whole request with this view, tools and framing included."""
+        if not self.front and self.own_from == 0:
+            return self.fixed_tokens - self.transcript.system_tokens + self.transcript.tokens
         if self._form is None and not self._joins_ours:
             return self.fixed_tokens + sum([item.message.tokens for item in self.front]) + self._own_tokens
         return self.fixed_tokens + sum([sent.tokens for sent in self.messages if sent.role is not Role.SYSTEM])
@@ -332,7 +334,7 @@ class View:
     @cached_property
     def is_changed(self) -> bool:
         """Whether the view differs from the transcript."""
-        return self.size != len(self.transcript.chain) or not all(self._is_as_sent(item) for item in self.front)
+        return self.own_from != len(self.front) or any(not self._is_as_sent(item) for item in self.front)
 
     def bound_to(self, until: int | None) -> View:
         """The same view with another `Transcript.bound_until`: that of its whole chain, or None."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from proxy.controls import Controls
@@ -31,9 +31,12 @@ from proxy.http.headers import (
     to_upstream,
 )
 from proxy.quoting import quoted, redacted
-from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, SessionSettings, TenantSettings, UpstreamEntry
+from proxy.settings.tables import DEFAULT_UPSTREAMS, PROTOCOLS, UpstreamEntry
 from strategies.dialects.chat import CHAT
 from strategies.dialects.messages import MESSAGES
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 _VENDORS = (
     "api.openai.com", "api.anthropic.com", "generativelanguage.googleapis.com", "api.x.ai", "api.deepseek.com",
@@ -102,18 +105,7 @@ class Destination:
         return [*self.fixed, (BEARER[0], BEARER[1] + self.api_key.encode())]
 
 
-class UpstreamSettings(Protocol):
-    """The settings that say where requests go."""
-
-    @property
-    def named_upstreams(self) -> Sequence[UpstreamEntry]: ...
-    @property
-    def tenant(self) -> TenantSettings: ...
-    @property
-    def sessions(self) -> SessionSettings: ...
-
-
-def destinations(settings: UpstreamSettings) -> tuple[Destination, ...]:
+def destinations(settings: Settings) -> tuple[Destination, ...]:
     """The upstreams of the settings, in the order in which they are tried."""
     credentials = (*CREDENTIALS, COOKIE, *lowered_names(settings.tenant.headers))
     sessions = lowered_names(settings.sessions.headers)

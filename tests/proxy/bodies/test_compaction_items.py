@@ -137,7 +137,7 @@ async def test_memory_for_what_is_unpacked_is_waited_for(monkeypatch: pytest.Mon
     real = zlib.decompressobj
 
     def decompressor() -> Any:
-        unpacked.append(door.waiting)
+        unpacked.append(len(door.waiting))
         return real()
 
     monkeypatch.setattr(zlib, "decompressobj", decompressor)
@@ -149,7 +149,7 @@ async def test_memory_for_what_is_unpacked_is_waited_for(monkeypatch: pytest.Mon
     assert await opening is not None
     assert unpacked == [0]
     place.leave()
-    assert (door._memory, door._incoming, door._served) == (0, 0, 0)
+    assert (door.memory, door.incoming, door._served) == (0, 0, 0)
 
 
 async def test_without_a_pepper_the_secret_of_the_store_signs() -> None:

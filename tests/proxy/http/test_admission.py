@@ -38,7 +38,7 @@ async def test_the_one_who_has_waited_longest_gets_the_next_place() -> None:
     first.leave()
     (await waiting[0]).leave()
     (await waiting[1]).leave()
-    assert door.waiting == 0
+    assert not door.waiting
 
 
 async def test_a_tenant_that_has_all_its_places_keeps_no_other_waiting() -> None:
@@ -165,7 +165,7 @@ async def test_a_request_that_expands_waits_for_its_new_peak_and_lets_others_in(
     await asyncio.sleep(0)
     assert again.done()
     growing.leave()
-    assert (door._memory, door._incoming, door._served, door.waiting) == (0, 0, 0, 0)
+    assert (door.memory, door.incoming, door._served, door.waiting) == (0, 0, 0, {})
 
 
 async def test_memory_that_a_request_can_do_without_is_held_only_where_there_is_room() -> None:
