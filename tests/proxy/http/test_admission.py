@@ -181,7 +181,7 @@ async def test_memory_that_a_request_can_do_without_is_held_only_where_there_is_
     one.leave()
     other.leave()
     waiting.result().leave()
-    assert door._memory == 0
+    assert door.memory == 0
 
 
 async def test_uploads_leave_half_of_the_places() -> None:
