@@ -195,6 +195,7 @@ class Admission:
     askers: dict[str, dict[str, float]] = field(default_factory=dict)
     """The two tenants that asked for a place at an upstream last, each with when it did."""
     waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
+    unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     _served: int = 0
     _uploads: int = 0
     _tenants: dict[str, int] = field(default_factory=dict)

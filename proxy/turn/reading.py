@@ -262,9 +262,10 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         plain = data
         if decoder is not None:
             unpacked = most_unpacked(len(data), limit) if len(data) >= IN_THREAD else 0
-            place.hold(unpacked)  # before others are served that need memory too
-            plain = await decode_body(data, decoder, limit)
-            place.hold(len(plain) - unpacked)
+            async with services.admission.unpacking:  # few at once: most unpack to far less than is held for them
+                place.hold(unpacked)  # before others are served that need memory too
+                plain = await decode_body(data, decoder, limit)
+                place.hold(len(plain) - unpacked)
         await place.take()  # not earlier: what it needs depends on the body's unpacked size
         body = await wire.read_through_cache(
             plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant

@@ -3,6 +3,9 @@
 import gzip
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier
 
 import pytest
 
@@ -12,10 +15,12 @@ from tests.support.packing import PACKS, zstd_with_window
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import completion
+from tests.support.signals import BOUND
 from tests.support.stage import WINDOW, Stage, body_of, chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
+WORDS = [f"{number:05x}" for number in range(0, 1_000_000, 7)]
 SHORT, LONG = body_of(chat(1)), body_of(chat(12))
 
 
@@ -44,6 +49,21 @@ def test_a_packed_body_that_is_not_changed_goes_on_as_it_came(encoding: str, sta
     assert (answer.status, answer.action) == (200, "passed")
     assert forwarded(stage).body == packed
     assert forwarded(stage).header("content-encoding") == encoding
+
+
+def test_many_packed_bodies_that_come_at_once_are_all_read() -> None:
+    clients = 32
+    together, words = Barrier(clients), Random(1).choices(WORDS, k=4_000)
+    packed = gzip.compress(body_of([{"role": "user", "content": " ".join(words)}]))
+
+    def sent(stage: Stage) -> int:
+        together.wait(BOUND)
+        return stage.post(packed, [("Content-Encoding", "gzip")]).status
+
+    limits = {"bodies": 64 * 1024 * 1024}
+    with proxy_with_upstream(window=200_000, limits=limits) as stage, ThreadPoolExecutor(clients) as pool:
+        stage.upstream.answer(lambda _: completion("Done."))
+        assert set(pool.map(sent, [stage] * clients)) == {200}
 
 
 @pytest.mark.parametrize("encoding", PACKS)
