@@ -38,6 +38,9 @@ header of its own, and a vendor takes the account that pays from another.
 _QUERY = frozenset(
     b"api-version beta client_version include include[] limit order after before after_id before_id page".split()
 )
+_MAY_BE_CREDENTIAL = re.compile(
+    rb"(?i)(?:.*[-_.])?(?:api)?(?:key|token|secret|sig|signature|auth|authorization|password)"
+)
 _HARMLESS = (  # what proxies and browsers add, and what says which account a login is for
     *(b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
     *(b"origin", b"referer", b"cache-control", b"pragma", b"priority", b"sec-*", b"version", b"chatgpt-account-id"),
@@ -67,10 +70,14 @@ def may_bear_more(headers: Iterable[tuple[bytes, bytes]], known: Collection[byte
     return not all(name in known or _BEARS_NOTHING(name) for name in {name.lower() for name, _ in headers})
 
 
-def query_passed(query: bytes) -> bytes:
-    """What goes out of a query where the caller's credential does not: no part that some servers split in two."""
+def query_passed(query: bytes, *, is_guarded: bool = True) -> bytes:
+    """What goes out of a query beside a credential of the operator, or, unless it `is_guarded`, where none goes.
+
+    A part that some servers split in two does not.
+    """
     named = ((unquote_to_bytes(part.partition(b"=")[0]), part) for part in query.split(b"&") if b";" not in part)
-    return b"&".join(part for name, part in named if name in _QUERY)
+    is_out = _QUERY.__contains__ if is_guarded else lambda name: not _MAY_BE_CREDENTIAL.fullmatch(name)
+    return b"&".join(part for name, part in named if is_out(name))
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], passes: Passes | None = None) -> Headers:

@@ -121,9 +121,11 @@ def test_a_credential_in_a_query_goes_only_where_callers_are_judged(path: str) -
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "input": "Hi"}
     with sharing() as (by_name, proxy):
         for name, each in by_name.items():
-            wire.post_json(proxy.url, f"{path}?key=sk-caller&api-version=1&%6Bey=2", body | {"model": f"{name}-1"})
+            asked = f"{path}?key=sk-caller&api-version=1&%6Bey=2&access_token=3"
+            wire.post_json(proxy.url, asked, body | {"model": f"{name}-1"})
             query = [*each.journal][-1].target.partition("?")[2]
-            assert ("key" in query, "%6Bey" in query, "api-version=1" in query) == (name == "callers",) * 2 + (True,)
+            assert ("key=" in query, "%6B" in query, "token" in query) == (name == "callers",) * 3
+            assert "api-version=1" in query
 
 
 def test_requests_go_by_model_and_by_name_and_no_credential_crosses() -> None:

@@ -86,8 +86,9 @@ class Destination:
         return kept
 
     def query(self, query: bytes) -> bytes:
-        """The query of a client's request as it goes there: it may hold a credential by any name."""
-        return query if self.judges_callers and not self.is_guarded else query_passed(query)
+        """The query of a client's request as it goes there: it may hold a credential of the caller's."""
+        goes_whole = self.judges_callers and not self.is_guarded
+        return query if goes_whole else query_passed(query, is_guarded=self.is_guarded)
 
     def charges(self, headers: Headers, *, is_login: bool) -> bool:
         """Whether a request with these headers pays the vendor's price for each token; a login pays none."""

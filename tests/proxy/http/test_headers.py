@@ -63,7 +63,8 @@ def test_a_server_that_takes_no_credentials_gets_none_and_all_else() -> None:
     (local,) = upstreams(takes_credentials=False)
     given = [(name.lower(), b"1") for name in (*KEPT_BACK, *PASSED_ON)]
     assert local.forwarded(given, BEARER) == given[6:]
-    assert local.query(b"project=other") == b"project=other"
+    assert local.query(b"project=other&monkey=1") == b"project=other&monkey=1"
+    assert local.query(b"key=1&API_KEY=2&a.subscription-key=3&access%5ftoken=4&page=5") == b"page=5"
     (open_to_all,) = upstreams()
     assert open_to_all.forwarded(given, BEARER) == given
 
