@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from statistics import mean
 
-from eval import needs
+from eval import memory, needs
 from eval.views import in_processes, proxy_for, window_of
 from proxy.commands.replaying import recorded
 from proxy.commands.replaying.recorded import Conversation
@@ -36,7 +36,7 @@ _PLACES = 20
 
 async def used(mode: str, window: str, conversation: Conversation) -> needs.Arm:
     """A session under a mode of economy, asked for the names that come next."""
-    settings = {"economy": mode}
+    settings = {"economy": mode, "models": [{"match": "*", "prices": memory.PRICES}]}
     return await needs.arm(conversation, "", DEFAULT, "off", settings, needs.wanted(conversation), WINDOWS[window])
 
 

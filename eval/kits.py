@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--condenser", type=Path, default=Path(".venv/bin/condenser").absolute(), metavar="COMMAND")
     parser.add_argument("--only", nargs="*", default=(OURS, *RIVALS), metavar="PROXY")
     parser.add_argument("--settings", nargs="*", default=(), metavar="NAME=VALUE", help="variables for our program")
+    parser.add_argument("--window", type=int, default=WINDOW, help="that of our program; by default %(default)s")
     arguments = parser.parse_args(argv)
     if not list(arguments.data.glob("traces-dev*.jsonl.gz")):
         print(f"eval.kits: no recordings in {arguments.data}; name their folder with --data", file=sys.stderr)
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def measured(one: tuple[str, str]) -> dict[str, str]:
         with running(*one, arguments.condenser, tools, settings if one[0] == OURS else None) as proxy:
+            proxy.window = arguments.window
             found = figures(proxy, material, arguments.seed)
         print(*one, json.dumps(found), file=sys.stderr)
         return found

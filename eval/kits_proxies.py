@@ -107,11 +107,12 @@ class Proxy:
     name: str
     model: Model
     port: int
+    window: int = WINDOW
 
-    def view_of(self, session: str, messages: Sequence[Message], window: int = WINDOW) -> list[Message]:
+    def view_of(self, session: str, messages: Sequence[Message], window: int = 0) -> list[Message]:
         """What the model is asked with, when a client sends these messages."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
-        named = {"X-Condenser-Session": session, "X-Condenser-Window": str(window)}
+        named = {"X-Condenser-Session": session, "X-Condenser-Window": str(window or self.window)}
         self.model.view = []
         body = json.dumps({"model": "gpt-4o", "messages": messages})
         headers = {"Content-Type": "application/json", "Authorization": "Bearer kit", **named}

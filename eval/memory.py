@@ -33,6 +33,8 @@ REQUESTS = 220
 QUESTIONS = 100
 """The maximum number of questions that are asked of a conversation."""
 CACHED = 0.1
+PRICES = {"input": 1.0, "cached_input": CACHED, "output": 5.0}
+"""By which `auto` reckons too: of the model that counts the tokens a cached one costs half of a fresh one."""
 EACH = 3
 """Conversations of each kind."""
 KINDS = {
@@ -41,7 +43,8 @@ KINDS = {
     "dialogue, English": (SHORT, "locomo/"),
     "dialogue, Chinese": (SHORT, "crosswoz/"),
 }
-MEMORY = ("off", "inject")
+MODES = {"off": ("off", "off"), "inject": ("inject", "off"), "inject, `auto`": ("inject", "auto")}
+"""The modes of memory and of economy."""
 HEAD = ("conversations", "memory", "bill", "of off", "prefix broken", "condensed", "questions with evidence")
 
 
@@ -82,21 +85,23 @@ def chosen(path: Path, part: str, each: int) -> Sequence[Conversation]:
     return list(islice((one for one in load(path) if part in one.id), each))
 
 
-async def bill(kind: str, conversation: Conversation, memory: str, window: int, strategy: str) -> Bill:
-    """Plays a conversation under one mode of memory, and asks its questions."""
-    settings = Settings.model_validate({"economy": "off", "store": {"url": "memory://"}})
+async def bill(kind: str, conversation: Conversation, mode: str, window: int, strategy: str) -> Bill:
+    """Plays a conversation under one mode, and asks its questions."""
+    memory, economy = MODES[mode]
+    priced = {"economy": economy, "models": [{"match": "*", "prices": PRICES}]}
+    settings = Settings.model_validate({**priced, "store": {"url": "memory://"}})
     async with open_replay_proxy(settings) as proxy:
-        playing = Playing(Player(proxy, "gpt-4o", window), conversation, strategy, memory, memory)
+        playing = Playing(Player(proxy, "gpt-4o", window), conversation, strategy, mode, memory)
         for end in islice(request_ends(conversation), REQUESTS):
             await playing.send(end)
         questions = [one for one in conversation.questions if max(one.places) < playing.end]
         asked = questions[:: len(questions) // QUESTIONS + 1]
         reached = [(await playing.ask(question))[1] for question in asked]
-        return Bill.of(kind, memory, playing.requests, Figure(sum(reached), len(reached)))
+        return Bill.of(kind, mode, playing.requests, Figure(sum(reached), len(reached)))
 
 
-def play(kind: str, conversation: Conversation, memory: str, window: int, strategy: str) -> Bill:
-    return asyncio.run(bill(kind, conversation, memory, window, strategy))
+def play(kind: str, conversation: Conversation, mode: str, window: int, strategy: str) -> Bill:
+    return asyncio.run(bill(kind, conversation, mode, window, strategy))
 
 
 def table(bills: Sequence[Bill]) -> str:
@@ -129,10 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=int, default=EACH, metavar="N", help="conversations of a kind: %(default)s")
     arguments = parser.parse_args(argv)
     played = [
-        (kind, one, memory, arguments.window, arguments.strategy)
+        (kind, one, mode, arguments.window, arguments.strategy)
         for kind, (path, part) in KINDS.items()
         for one in chosen(path, part, arguments.each)
-        for memory in MEMORY
+        for mode in MODES
     ]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         print(table(list(pool.map(play, *zip(*played, strict=True)))))
