@@ -97,7 +97,7 @@ class Services:
         self.store = store = timed(store, self.telemetry.store_timer)
         self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write, DECODERS)
         self.background, self.loops = OwnedTasks(), loops
-        self.under_way: set[object] = set()  # requests to condensed endpoints
+        self.under_way: set[RequestLine] = set()  # requests to condensed endpoints
         loops.report = partial(self.telemetry.count, "loop_failures_total")
         self.policies = Policies(settings, table, clock)
         self.sums = Sums(self.stored, self.background, clock, self.policies.prices)

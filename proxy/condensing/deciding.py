@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
 from proxy.condensing.attempt import recognition_reason, undecided
@@ -220,18 +219,11 @@ def _replayed(decision: Decision) -> Decision:
     return decision.with_view(view)._replace(applied=applied, action=Action.REPLAYED, metadata=applied.metadata)
 
 
-class Need(NamedTuple):
-    """The requirement that a view raises, if any."""
-
-    requirement: Requirement | None
-    reason: str = ""  # why there is none, if the decision does not say so already
-
-
-def assess_need(decision: Decision) -> Need:
-    """The requirement that the view of a decision raises."""
+def assess_need(decision: Decision) -> tuple[Requirement | None, str]:
+    """The requirement that a decision's view raises; or None, and why, if the decision does not say so already."""
     context = decision.context
     if context.sized.budget is None:
-        return Need(None, Reason.WINDOW_UNKNOWN)
+        return None, Reason.WINDOW_UNKNOWN
     view, budget, tokens = decision.view, context.budget, decision.tokens_after
     since = decision.applied.tokens_after if decision.applied else None
     judged = best_prepared(view, decision.applied, context.recognised.condensations, budget, judged_only=True)
@@ -241,15 +233,15 @@ def assess_need(decision: Decision) -> Need:
         tokens, budget, since=since, called=called, forced=context.request.controls.force, due=due
     )
     if requirement is Requirement.SOFT and context.aside is not None:
-        return Need(None, context.aside.reason)
+        return None, context.aside.reason
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
-        return Need(None, Reason.REVERTED)
+        return None, Reason.REVERTED
     if requirement is not None:
-        return Need(requirement)
+        return requirement, ""
     if called and not has_grown(tokens, budget, since):
-        return Need(None, Reason.WAITING_FOR_STEP)
+        return None, Reason.WAITING_FOR_STEP
     is_below = context.policy.below if decision.action is Action.PASSED else ""
-    return Need(None, recognition_reason(context) or why_no_record(decision) or is_below)
+    return None, recognition_reason(context) or why_no_record(decision) or is_below
 
 
 def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | None:

@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 class StoredSessions:
     """Sessions in a store; one per app. `timeout` is how many seconds one piece of work may wait for the store.
 
-    `on_write` is called after each write with the reason of its failure, "" if it worked.
-    `decoders` read what only some sessions have.
+    `on_write` is called with the reason when a write has failed, and with "" when one works again. `decoders` read what
+    only some sessions have.
     """
 
     def __init__(

@@ -76,8 +76,8 @@ class CondensedEndpoint:
         """Serves one request. An exception becomes an error response; if the client leaves, all is cancelled."""
         came = admit(scope, receive, send)
         services, line = came.services, came.line
-        services.under_way.add(came)
-        came.at_end.append(partial(services.under_way.discard, came))
+        services.under_way.add(line)
+        came.at_end.append(partial(services.under_way.discard, line))
         try:
             asked = await read_request(self.endpoint, came)
             with came.client.unless_gone():
