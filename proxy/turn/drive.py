@@ -42,21 +42,22 @@ from proxy.protocols.watching import WatchedReply
 from proxy.servers.refusals import NO_REFUSAL
 from proxy.servers.upstream import UpstreamReply
 from proxy.turn.ends import answered_here, answered_instead
-from proxy.turn.keep import note_failed, store_append
 from proxy.turn.layer import error_response
 from proxy.turn.passing import pass_on_unread
 from proxy.turn.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
 from proxy.turn.relay import Relay
 from proxy.turn.sending import (
-    KeptAlive,
     accepted,
     at_server,
     editor_of,
     headers_of,
     note_answer,
+    note_failed,
     posted,
     read_through,
+    relayed,
     session_after,
+    store_append,
 )
 
 if TYPE_CHECKING:
@@ -243,23 +244,23 @@ async def forward(came: AdmittedRequest, turn: Turn) -> UpstreamReply:
 # -- relay -----------------------------------------------------------------------------------------------------
 
 
-async def relay(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> KeptAlive:
+async def relay(came: AdmittedRequest, turn: Turn, reply: UpstreamReply) -> ASGIApp:
     """The response; what a later request depends on is stored only if the upstream accepted this one."""
     taken, services, endpoint = is_success(reply.status), came.services, turn.asked.body.endpoint
-    relayed = Relay(endpoint, came.client, reply, encode_headers(headers_of(turn, accepted=taken)))
+    passing = Relay(endpoint, came.client, reply, encode_headers(headers_of(turn, accepted=taken)))
     if not taken:
         services.background.own(note_failed(services, turn, reply.status))
         await came.until_answered.aclose()  # the history has not changed: the next append may begin
-        return KeptAlive(came, turn, relayed)
+        return partial(relayed, came, turn, passing)
     capture = endpoint.capture(reply.headers) if turn.sent.captures else None
-    relayed.watched = watched = WatchedReply(endpoint, reply.headers, capture)
-    relayed.settle = partial(settle, services, turn, watched)
-    relayed.must_settle = bool(turn.sent.decision.context.heads[1])
+    passing.watched = watched = WatchedReply(endpoint, reply.headers, capture)
+    passing.settle = partial(settle, services, turn, watched)
+    passing.must_settle = bool(turn.sent.decision.context.heads[1])
     if turn.sent.stores and not turn.sent.decision.context.is_idle:
-        relayed.follow = partial(follow_up, services, turn)
-    relayed.start_task = partial(services.background.own, to_its_end=True)
-    relayed.editor = editor_of(turn, reply) if turn.sent.decision.probed else None
-    return KeptAlive(came, turn, relayed)
+        passing.follow = partial(follow_up, services, turn)
+    passing.start_task = partial(services.background.own, to_its_end=True)
+    passing.editor = editor_of(turn, reply) if turn.sent.decision.probed else None
+    return partial(relayed, came, turn, passing)
 
 
 # -- settle ----------------------------------------------------------------------------------------------------
@@ -278,9 +279,7 @@ def settle(services: Services, turn: Turn, watched: WatchedReply) -> Awaitable[N
     except Exception:  # noqa: BLE001
         _log.exception("nothing was learned from a reply")
     turn.put_down()
-    if not (turn.sent.stores or waiting):
-        return None
-    return store(services, turn, watched.items(), waiting)
+    return store(services, turn, watched.items(), waiting) if turn.sent.stores or waiting else None
 
 
 def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:

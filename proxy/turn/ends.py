@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -94,8 +94,8 @@ async def _own_compaction(came: AdmittedRequest, standing: Turn, decide: Decide)
         return None
     if made is None:
         return None
-    came.line.turn = made.turn
-    return made.response
+    response, came.line.turn = made
+    return response
 
 
 def own_reply(data: bytes | str, turn: Turn) -> Response:
@@ -117,7 +117,7 @@ async def serve_compaction(request: ClientRequest, turn: Turn, admitted: Admitte
     decision = turn.sent.decision
     standing, is_missing = replace(turn, asked=request), not decision.context.policy.profile.compact_endpoint
     if is_missing and (own := await own_compaction(standing, services, decide, is_trigger=False)):
-        return own.response
+        return own[0]
     ending = endpoint.compact_path.removeprefix(endpoint.path).encode()
     headers = [pair for pair in request.headers if pair[0] != b"accept-encoding"]  # the answer is read
     target = request.upstream.base_url, "POST", request.target + ending, request.query
@@ -131,7 +131,7 @@ async def serve_compaction(request: ClientRequest, turn: Turn, admitted: Admitte
     if own is not None:
         await opened.reply.close()
         services.servers.profiles.learn(request.lesson_scope, [Restriction("compact_endpoint", value=False)])
-        return own.response
+        return own[0]
     relay = Relay(endpoint, admitted.client, opened.reply, encode_headers(headers_of(turn, accepted=False)))
     if is_success(reply.status):
         watched = WatchedReply(endpoint, reply.headers, JsonCapture(_output))
@@ -144,17 +144,12 @@ def _output(document: Any) -> Items:
     return objects_at(document, "output")
 
 
-class OwnCompaction(NamedTuple):
-    """The answer to a request for a compaction, and the turn that has made it."""
-
-    response: Response
-    turn: Turn
-
-
 async def own_compaction(
     standing: Turn, services: Services, decide: Decide, *, is_trigger: bool
-) -> OwnCompaction | None:
-    """The proxy's own compaction for a request; None if its history cannot be condensed, or no item can be signed.
+) -> tuple[Response, Turn] | None:
+    """The proxy's own compaction for a request, and the turn that has made it.
+
+    None if its history cannot be condensed, or no item can be signed.
 
     The view as it is `standing` is enough if it has what a condensation aims at, as when a client asks again. Raises
     `ProxyError`, for instance if the upstream does not accept the caller.
@@ -178,7 +173,7 @@ async def own_compaction(
     await _note_compaction(services.keeper, turn, list(map(loads, parts.sealed[:1])))
     response = _answer(turn, one, parts, item, is_trigger=is_trigger)
     response.raw_headers.extend(encode_headers(headers_of(turn)))
-    return OwnCompaction(response, turn)
+    return response, turn
 
 
 async def _note_compaction(keeper: Keeper, turn: Turn, answer: Items) -> None:

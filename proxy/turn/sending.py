@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Scope, Send
 
 from proxy.bodies.wire import ClientRequest
 from proxy.callers.tenants import Callers
 from proxy.condensing import account
-from proxy.condensing.attempt import Turn
+from proxy.condensing.attempt import Turn, degraded
 from proxy.condensing.traits import TRAITS
+from proxy.conversations.keeping import SessionUpdate
 from proxy.conversations.requests import RequestRecord
 from proxy.conversations.searching import HiddenRounds, search
 from proxy.conversations.session import DERIVED, Branch, Session
+from proxy.conversations.supply import Append
+from proxy.errors import HistoryUnavailable
 from proxy.http.headers import encoding_of, first, is_event_stream
 from proxy.protocols import compaction
+from proxy.protocols.replies import Items
 from proxy.protocols.watching import UsageRemover
 from proxy.reasons import Action
 from proxy.servers.discovery import Discovered
@@ -26,6 +29,9 @@ from proxy.servers.upstream import UpstreamReply, UpstreamRequest
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import KeepAlive, Relay
 from strategies.dialects.messages import MESSAGES
+
+if TYPE_CHECKING:
+    from proxy.services import Services
 
 REFUSED = (429, 503)  # statuses after which the proxy's own background calls pause
 
@@ -89,30 +95,24 @@ async def read_through(came: AdmittedRequest, turn: Turn, rounds: HiddenRounds, 
     return await search(reply, came.services.refusals.following(turn.sent, rounds, send_body))
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAlive:
+async def relayed(
+    came: AdmittedRequest, turn: Turn, relay: Relay, _scope: Scope, _receive: Receive, send: Send
+) -> None:
     """Relays the reply to a turn; the pauses of a stream are filled, except under the strategy `off`."""
-
-    came: AdmittedRequest
-    turn: Turn
-    relay: Relay
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        line, relay, asked = self.came.line, self.relay, self.turn.asked
-        interval = self.came.services.settings.keepalive_interval
-        line.is_relayed, keep_alive = True, None
-        is_off = self.turn.sent.decision.context.policy.pipeline.is_off
-        if interval and not is_off and asked.body.values.get("stream") is True:
-            keep_alive = KeepAlive(send, interval, asked.body.endpoint.beat)
-        try:
-            await relay.pass_on(keep_alive.send if keep_alive else send)
-        finally:
-            line.is_complete |= relay.has_sent_all
-            if relay.error is not None:
-                line.error = relay.error.code or relay.error.type
-                line.is_relayed = line.status == relay.reply.status  # else the error was sent in its place
-            if keep_alive:
-                await keep_alive.stop()
+    line, asked, interval = came.line, turn.asked, came.services.settings.keepalive_interval
+    line.is_relayed, keep_alive = True, None
+    is_off = turn.sent.decision.context.policy.pipeline.is_off
+    if interval and not is_off and asked.body.values.get("stream") is True:
+        keep_alive = KeepAlive(send, interval, asked.body.endpoint.beat)
+    try:
+        await relay.pass_on(keep_alive.send if keep_alive else send)
+    finally:
+        line.is_complete |= relay.has_sent_all
+        if relay.error is not None:
+            line.error = relay.error.code or relay.error.type
+            line.is_relayed = line.status == relay.reply.status  # else the error was sent in its place
+        if keep_alive:
+            await keep_alive.stop()
 
 
 def accepted(callers: Callers, turn: Turn) -> Sequence[Callable[[], Awaitable[object]]]:
@@ -180,3 +180,35 @@ def session_after(
         after = after._replace(traits={name: value for name, value in values.items() if value is not None})
     record = record if record.branch == branch.name else record._replace(branch=branch.name)
     return after, record.packed(after.models)
+
+
+async def store_append(services: Services, turn: Turn, update: SessionUpdate, append: Append, items: Items) -> None:
+    """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
+    why = "its reply has no message that can be stored, or is too large"
+    if items:
+        tip, block = append.block(items)
+        update = update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
+        why = await services.keeper.settle(turn.sent.decision.context.recognised, update)
+        if turn.asked.until_answered is not None:
+            # Before the last byte: the client may append to another replica at once.
+            await turn.asked.until_answered.aclose()
+        if not why:
+            return
+        turn.sent = turn.sent._replace(decision=degraded(turn.sent.decision, why))
+        turn.put_down()
+    error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
+    error.headers = headers_of(turn, accepted=False)
+    raise error
+
+
+def note_failed(services: Services, turn: Turn, status: int) -> Coroutine[Any, Any, None]:
+    """Notes at once that a request was not answered; what it returns records that where its session is stored."""
+    turn.reply = turn.reply._replace(status=status, milliseconds=turn.timing.since_start)
+    return _record_failed(services, turn, turn.put_down())
+
+
+async def _record_failed(services: Services, turn: Turn, record: RequestRecord) -> None:
+    context = turn.sent.decision.context
+    # A caller that the upstream has not accepted leaves nothing in a session.
+    if context.may_store and turn.asked.trust.may_see_stored:
+        await services.keeper.note_failed(context.recognised, record)
