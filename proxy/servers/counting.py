@@ -199,7 +199,7 @@ def slope_between(first: Anchor, last: Anchor, prompt: CountedPrompt, figures: F
 
 
 def whole_lesson(prompt: CountedPrompt, view: View, counted: int) -> Lesson:
-    pictures = prompt.pictures_of(view.item_messages)
+    pictures = pictures_in(view.item_messages) if prompt.has_media else NO_PICTURES
     return Lesson(view.tokens - pictures.tokens, pictures, counted, is_whole=True)
 
 

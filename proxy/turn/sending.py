@@ -170,7 +170,8 @@ def session_after(
     if context.aside is not None:
         after = context.aside.settle(after, branch.name, reply.marks)
     # What an opaque head carries gets its place with the first view that has it.
-    patches = decision.memory_patch, decision.view.unplaced, rounds.patch if rounds else None
+    carried = decision.view.unplaced if decision.view.head_size else None
+    patches = decision.memory_patch, carried, rounds.patch if rounds else None
     for patch in patches if session.patches or any(patches) else ():
         after = after.with_patch(patch, history.digests, decision.view.covered_count)
     if (had := session.traits) or context.traits:

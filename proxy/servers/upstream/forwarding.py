@@ -131,11 +131,14 @@ class _Connector(aiohttp.TCPConnector):
         while True:
             req.is_on_used_connection = False
             connection = await super().connect(req, traces, timeout)
-            streamed = self._last_was_stream.get(connection.protocol)
+            req.protocol = connection.protocol
+            streamed = self._last_was_stream.get(req.protocol)
             is_doubtful = streamed and monotonic() < self._ends_after_streams_until
-            if streamed is None or not (req.is_repeat or is_doubtful):
-                req.is_on_used_connection, req.protocol = streamed is not None, connection.protocol
-                self._last_was_stream.setdefault(connection.protocol, False)
+            if streamed is None:
+                self._last_was_stream[req.protocol] = False
+                return connection
+            if not (req.is_repeat or is_doubtful):
+                req.is_on_used_connection = True
                 return connection
             connection.close()
 
