@@ -1,9 +1,9 @@
 """What `economy` costs and keeps on recorded agents: the names that they use next, beside the bill.
 
-Names are those of `eval.needs`; memory is off. First `auto` beside the default, in windows that are a part of the
-session's tokens: in a small one the default condenses often, in one of twice the session only `auto` does. Then the
-target under `marks.most`, a part of a long session: the cheapest one, beside a share of the mark as elsewhere, which is
-played with a lower mark too, to compare what is kept for the same bill.
+Names are those of `eval.needs`; memory is off. First `auto` beside the default, in short sessions and in long ones, in
+windows that are a part of their tokens: in a small one the default condenses often, in one of twice the session only
+`auto` does. Then the target under `marks.most`, a part of a long session: the cheapest one, beside a share of the mark
+as elsewhere, which is played with a lower mark too, to compare what is kept for the same bill.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _LONG_AGENTS = ("pi-mono/", "joined/coding-agent/")
 _PLACES = 20
 
 
-async def used(mode: str, window: str, conversation: Conversation) -> needs.Arm:
-    """A session under a mode of economy, asked for the names that come next."""
+async def used(mode: str, window: str, places: int, conversation: Conversation) -> needs.Arm:
+    """A session under a mode of economy, asked at so many places for the names that come next."""
     settings = {"economy": mode, "models": [{"match": "*", "prices": memory.PRICES}]}
-    return await needs.arm(conversation, "", DEFAULT, "off", settings, needs.wanted(conversation), WINDOWS[window])
+    wanted = needs.wanted(conversation, places)
+    return await needs.arm(conversation, "", DEFAULT, "off", settings, wanted, WINDOWS[window])
 
 
 async def under_most(most: str, target: str, conversation: Conversation) -> needs.Arm:
@@ -62,11 +63,16 @@ def to_a_share() -> Iterator[None]:
 def table() -> str:
     """A row for each window and mode, and for each mark and target."""
     short, long = needs.sessions(SHORT), long_sessions((SHORT, LONG))
-    modes = {(window, mode): in_processes(partial(used, mode, window), short) for window in WINDOWS for mode in MODES}
+
+    def under(places: int, of: Sequence[Conversation]) -> str:
+        ways = ((window, mode) for window in WINDOWS for mode in MODES)
+        played = {(window, mode): in_processes(partial(used, mode, window, places), of) for window, mode in ways}
+        return rows("window", "`economy`", played)
+
     targets = {
         (most, target): in_processes(partial(under_most, most, target), long) for most in MOST for target in TARGETS
     }
-    return f"{rows('window', '`economy`', modes)}\n\n{rows('`marks.most`', 'target', targets)}"
+    return "\n\n".join([under(needs.CUTS, short), under(_PLACES, long), rows("`marks.most`", "target", targets)])
 
 
 def long_sessions(paths: Sequence[Path]) -> list[Conversation]:
