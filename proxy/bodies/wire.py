@@ -38,13 +38,16 @@ from proxy.errors import BadRequest
 from proxy.http.admission import Place
 from proxy.http.headers import PROVES_LOGIN, Headers
 from proxy.protocols.endpoint import Endpoint, MalformedElement, Question
+from proxy.runtime.owned_tasks import next_step
 from proxy.servers import LessonScope
 from proxy.servers.upstream.choice import Destination
 from strategies.core.messages import dump
+from strategies.core.parsing import STEP
 
 # What separates the members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
 _MAX_INLINE = 24 * 1024  # bytes of a body that is parsed as a whole on the event loop, in about half a millisecond
+_MAX_OPENING = 256  # bytes of a name and the white space behind it, so that one is found where two steps meet
 _MAX_UNREAD = 2 * 1024 * 1024  # in an unreadable body of more bytes the extension is not looked for
 
 
@@ -179,9 +182,11 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
     None if only the slow path knows whether anything is wrong, and what; also if the first `"messages":[` is not the
     member `messages`.
     """
-    opening = _opening(endpoint.list_member).search(data)
-    if opening is None:
-        return None
+    pattern, at = _opening(endpoint.list_member), 0
+    while (opening := pattern.search(data, at, at + STEP)) is None:
+        if (at := at + STEP - _MAX_OPENING) >= len(data):
+            return None
+        await next_step()
     start, tally = opening.end(), Tally(endpoint, bounds, len(data))
     try:
         elements, end = await cache.read_array(data, start, tally, owner)

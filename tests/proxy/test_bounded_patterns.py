@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 
 from bench.patterns import found, patterns_in
+from proxy.bodies import wire
+from proxy.bodies.message_cache import MessageCache
+from proxy.bodies.scanning import DEFAULT_BOUNDS
+from proxy.protocols.chat import CHAT_ENDPOINT
 from strategies.core.client_context import clients_words, is_context, users_words
 from strategies.core.parsing import STEP
-from tests.support.patterns import watch
+from tests.support.patterns import watch, watched
 from tests.support.replies import ToolCall, assistant, completion, error
 from tests.support.stage import body_of, chat, controls, proxy_with_upstream
 
@@ -107,6 +112,19 @@ def test_the_cost_of_a_refusal_grows_no_faster_than_its_text() -> None:
 
 def as_text(pattern: str | bytes) -> str:
     return pattern if isinstance(pattern, str) else pattern.decode("latin-1")
+
+
+@pytest.mark.parametrize("before", [0, STEP - 300, STEP - 8, STEP, 3 * STEP + 9])
+async def test_where_a_list_begins_is_looked_for_in_steps(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    most: dict[str, int] = {}
+    monkeypatch.setattr(wire, "_opening", lambda name: watched(re.compile(rb'"%s": *\[' % name.encode()), "it", most))
+    data = json.dumps({"x": "y" * before, "messages": chat(2)}).encode()
+    cache = MessageCache()
+    for _ in range(2):
+        body = await wire.read_through_cache(data, CHAT_ENDPOINT, cache, DEFAULT_BOUNDS, owner="t")
+        assert [each.value for each in body.elements] == chat(2)
+        assert body.hole is not None  # the fast way
+    assert 0 < most["it"] <= STEP
 
 
 @pytest.mark.parametrize("before", [0, STEP - 40, STEP - 8, STEP + 9])

@@ -19,17 +19,17 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """The most characters that a call of each pattern gets from now on."""
     most: dict[str, int] = {}
     for module, key, value in list(found()):
-        monkeypatch.setattr(module, key, _watched(value, f"{module.__name__}.{key}", most))
+        monkeypatch.setattr(module, key, watched(value, f"{module.__name__}.{key}", most))
     return most
 
 
-def _watched(value: Any, name: str, most: dict[str, int]) -> Any:
+def watched(value: Any, name: str, most: dict[str, int]) -> Any:
     if isinstance(value, re.Pattern):
         return _Watched(value, name, most)
     if isinstance(value, types.BuiltinMethodType) and isinstance(value.__self__, re.Pattern):
         return getattr(_Watched(value.__self__, name, most), value.__name__)
     if isinstance(value, (tuple, list)):
-        inside = [_watched(each, name, most) for each in value]
+        inside = [watched(each, name, most) for each in value]
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     return value
 
