@@ -56,10 +56,7 @@ MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes at most `ENTRY_BYTES` with its text and its share of the index."""
 MAX_NEW, ENTRY_BYTES, PART_TOKENS = 2_000, 4_096, 100
-"""Entries that one search adds, in about half a second, bytes of memory of one, and tokens of a text for each.
-
-Later searches add what is left.
-"""
+"""Entries that one search adds, later ones the rest; bytes of memory of one, and tokens of a text for each."""
 
 
 class Searchable(NamedTuple):

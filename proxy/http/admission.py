@@ -89,7 +89,6 @@ class Place:
     is_taken: bool = False
     is_upload: bool = False
     grown: int = 0  # bytes that were let through `grow`
-    spared: int = 0  # bytes of memory that were let through `spare`
     upstream: str = ""  # where it is counted, if anywhere
 
     def hold(self, count: int) -> None:
@@ -127,11 +126,9 @@ class Place:
             await self._admission.enter(self)
 
     def spare(self, count: int) -> bool:
-        """Holds so much memory for what the request can do without, such as an index, if there is room for it now."""
-        more = max(count - self.spared, 0)
-        has_room = self._admission.memory + more <= self._admission.limits.bodies
-        if has_room:
-            self.spared += more
+        """Holds so much memory beside the body for what the request can do without, if there is room for it now."""
+        more = max(KEPT * self.bytes + count - self.memory, 0)  # its peak has room for it
+        if has_room := self._admission.memory + more <= self._admission.limits.bodies:
             self.memory += more
             self._admission.memory += more
         return has_room

@@ -169,18 +169,16 @@ async def test_a_request_that_expands_waits_for_its_new_peak_and_lets_others_in(
 
 
 async def test_memory_that_a_request_can_do_without_is_held_only_where_there_is_room() -> None:
-    door = admission(9, bodies=PEAK * 1_000_000)
-    one, other = [await entered(door, tenant, 250_000) for tenant in "ab"]
-    assert [one.spare(PEAK * each) for each in (600_000, 400_000, 400_000, 300_000)] == [False, True, True, True]
-    assert not other.spare(PEAK * 200_000)  # what was asked for twice is held once
-    waiting = entering(door, "c", 200_000)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    one.ease()  # its view is on its way, and what was spared with it
-    await waiting
+    door = admission(9, bodies=40_000_000)
+    one, other = [await entered(door, tenant, 1_000_000) for tenant in "ab"]
+    assert [one.spare(each) for each in (12_000_000, 21_000_000, 20_000_000, 20_000_000)] == [True, False, True, True]
+    assert not other.spare(12_000_001)  # beyond its peak
+    one.ease()  # its view is on its way
+    assert other.spare(12_000_001)
+    assert one.spare(19_000_000)
+    assert not one.spare(20_000_000)
     one.leave()
     other.leave()
-    waiting.result().leave()
     assert door.memory == 0
 
 
