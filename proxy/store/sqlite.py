@@ -107,6 +107,7 @@ def _do(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         result, settle = error, future.set_exception
     with suppress(RuntimeError):  # the loop has ended meanwhile
         future.get_loop().call_soon_threadsafe(_settle, future, settle, result)
+    del future, settle, result  # an error refers to this call
 
 
 def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], result: Any) -> None:
@@ -138,7 +139,10 @@ def _job(
             return perform(self, *args, **kwargs)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((future, partial(perform, self, *args, **kwargs)))
-        return await future
+        try:
+            return await future
+        finally:
+            del future  # which has the error that refers to this call
 
     return call
 

@@ -1,12 +1,14 @@
 """What only the SQLite store promises: a private file, WAL, several processes, schema versions."""
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from multiprocessing.synchronize import Barrier
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store.base import Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite import PURGE_EVERY, PURGE_SESSIONS, SqliteStore
 from proxy.store.sqlite_file import SCHEMA_VERSION
 from tests.support.signals import BOUND
@@ -69,6 +71,27 @@ def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
+
+
+class Blocks(dict[str, bytes]):
+    """The blocks of a write, to which there can be a weak reference."""
+
+
+async def test_a_write_that_fails_leaves_nothing_for_the_garbage_collector(path: Path) -> None:
+    store = await SqliteStore.open(path, quotas=Quotas(entry=10))
+    gc.collect()
+    gc.disable()
+    try:
+        blocks = Blocks(block=b"more than ten bytes")
+        seen = weakref.ref(blocks)
+        with pytest.raises(StoreError, match="store-quota"):
+            await store.save(KEY, Write(b"meta", 0, 600, blocks))
+        del blocks
+        await store.ping()  # the thread is done with the write
+        assert seen() is None
+    finally:
+        gc.enable()
+        await store.close()
 
 
 @pytest.mark.usefixtures("open_umask")
