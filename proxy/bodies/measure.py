@@ -34,7 +34,7 @@ from strategies.core.parsing import objects_in, word
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
-LEAST = 2 * BYTES_PER_TOKEN  # bytes for each of which a text has a token at least, if there was no time to count it
+LEAST = 8  # characters for each of which a text has a token at least, if there was no time to count it
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
 LENGTH_ESTIMATE = "length"  # the name of the counter whose counts are estimates by length
@@ -258,7 +258,7 @@ class Measurer:
         def read() -> dict[int, Message]:
             messages = {}
             for element, count in zip(elements, known, strict=True):
-                digest, (tokens, unpriced) = count or (None, (element.is_text and len(element.data) // LEAST, True))
+                digest, (tokens, unpriced) = count or (None, (_least(element), True))
                 facts = element.data, element.value, tokens, element.endpoint.dialect, digest
                 message = messages[id(element)] = self._reader.read(*facts, unpriced=unpriced)
                 element.set_message(counted_by, message if count else None)
@@ -286,6 +286,12 @@ def end_of_systems(elements: Sequence[Element]) -> int:
         if element.role not in element.endpoint.dialect.system_roles:
             return index
     return len(elements)
+
+
+def _least(element: Element) -> int:
+    """The tokens that a message has at least. Not by its bytes: a token of Russian has nine, and escaped 25."""
+    text = element.data.decode("utf-8", "ignore") if element.is_text else ""
+    return max(len(text) - 5 * text.count("\\u"), 0) // LEAST  # an escaped character stands there as six
 
 
 def _summed(messages: Sequence[Message]) -> Transcript:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import ref
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +85,17 @@ def test_what_a_request_leaves_uncounted_is_inexact_until_the_next_one_counts_it
     assert found[0].tokens < found[1].tokens < found[2].tokens == found[3].tokens
     assert pool.asked == [14, 9, 4, 0]
     assert found[0].transcript.digests == found[3].transcript.digests
+
+
+@pytest.mark.parametrize("is_escaped", [True, False])
+def test_what_is_left_uncounted_never_counts_more_than_it_has(is_escaped: bool) -> None:
+    text = "Каждый раз, когда это произошло, мы записывали в журнал температуру и давление. "
+    older = [{"role": "user", "content": f"{number} " + text * 5} for number in range(4)]
+    newest = {"role": "user", "content": "word " * (MOST_CHARS // 5 + 1)}
+    body = read(json.dumps({"messages": [*older, newest]}, ensure_ascii=is_escaped).encode())
+    measurer = Measurer(Reader(), Tallying())
+    left, counted = [measured(measurer, body).transcript.chain for _ in range(2)]
+    assert all(0 < was.tokens < now.tokens for was, now in zip(left[:4], counted[:4], strict=True))
 
 
 def test_what_one_tenant_has_sent_is_counted_anew_for_another() -> None:
