@@ -281,13 +281,15 @@ async def open_services(
         stack.push_async_callback(built.upstream.close)
         stack.callback(built.counting.close)
         stack.push_async_callback(built.stored.close)
+        if SHARED in os.environ:
+            stack.push_async_callback(built.telemetry.share)  # what it has counted stays when a worker ends
         stack.push_async_callback(built.sums.write)
         stack.push_async_callback(built.background.close)
         if built.keys is not None:
             step = partial(read_revoked, built.keys, built.stored.in_time, store, built.stored.outage)
             await loops.start("revoked-keys", EVERY, step)
-        if SHARED in os.environ:
-            await loops.start("shared-metrics", 1, built.telemetry.share)
+        # Where nobody reads the metrics, what waits for them is not to grow.
+        await loops.start("metrics", 1 if SHARED in os.environ else 60, built.telemetry.share)
         # Says now if tokens can only be estimated; the encoding itself is loaded when something is first counted.
         await asyncio.to_thread(built.tokenizers.encoder)
         if settings.store.encryption_old_keys:

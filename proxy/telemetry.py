@@ -204,7 +204,7 @@ class Telemetry:
         self.metric(name).set_function(value)
 
     async def share(self) -> None:
-        """Writes what waits, and the gauges, to where the other workers read them."""
+        """Writes what waits, and the gauges, to where they are read, by other workers too."""
         self._count_waiting()
         for name, value in self._gauges.items():
             self.metric(name).set(value())

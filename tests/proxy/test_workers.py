@@ -231,6 +231,27 @@ def test_workers_whose_first_process_was_killed_drain_and_leave_the_port(
         await_true(lambda: answers(again), "a new proxy has the port", 4 * BOUND)
 
 
+def test_what_a_worker_that_ends_has_counted_stays(
+    upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSER_DRAIN__TIMEOUT", "600")
+    gate = Signal()
+    with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db") as (url, process):
+        await_true(lambda: answers(url) and len(workers(process)) == 2, "the workers answer", 4 * BOUND)
+        first = workers(process)
+        upstream.reply(stream(FIRST, gate, *text_chunks("the end")))
+        with wire.opened(url, "POST", CHAT, STREAM, wire.JSON) as response:
+            assert wire.until(response, sse(FIRST)) == sse(FIRST)
+            for worker in first:
+                os.kill(worker, signal.SIGTERM)
+            await_true(lambda: bool(workers(process) - first) and answers(url), "another worker", 4 * BOUND)
+            gate.set()
+            assert response.read().endswith(b"data: [DONE]\n\n")
+        await_true(lambda: first.isdisjoint(workers(process)), "the first workers have ended", 4 * BOUND)
+        found = Figures.of(url)
+        assert found.sum("requests_total") == found.sum("replies_total", by="upstream") == 1
+
+
 def test_a_signal_while_workers_are_started_ends_them(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db") as (_, process):
         await_true(lambda: bool(workers(process)), "the first worker", 4 * BOUND)
