@@ -113,7 +113,7 @@ def cheapest(view: View, budget: Budget) -> Budget:
     """The budget with the target at which the next requests cost least: what is saved by choice is money."""
     files = newest_of_files([item.message for item in view.items if item.intact])
     target = cheapest_target(budget, floor(view, budget), growth(view), files)
-    return budget.with_marks(replace(budget.marks, target=target / budget.usable))
+    return budget.with_marks(replace(budget.marks, target=target / max(budget.usable, 1)))
 
 
 def goal(requirement: Requirement, view: View, budget: Budget) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strategies.core.budget import UNLIMITED, Budget, Cause, Marks
+from strategies.core.budget import UNLIMITED, Budget, Cause, Marks, Scale
 from strategies.core.economics import Prices, PriceStep
 from strategies.core.messages import Role
 from strategies.core.requirement import Requirement, is_by_choice, is_called, last_growth, spared
@@ -122,6 +122,13 @@ def test_by_choice_the_newest_results_of_files_have_room() -> None:
     view = view_of([*agent(40, 300), *read, *agent(6, 300)[1:], user("Go on.")])
     budget, without = LARGE.at_most(view.tokens, None), view_of(agent(46, 300))
     assert cheapest(view, budget).target > cheapest(without, budget).target + 5_000
+
+
+def test_by_choice_a_view_is_condensed_although_an_upstream_adds_more_than_most_by_itself() -> None:
+    hidden = MOST.scaled(Scale(offset=MOST.usable, slope=1.0))
+    view = view_of(agent(60, 300))
+    assert hidden.usable == 0
+    assert attempted(Requirement.SOFT, "mask", view, hidden).view.tokens < view.tokens / 2
 
 
 def test_above_a_step_the_whole_prompt_costs_more() -> None:
