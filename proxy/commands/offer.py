@@ -13,7 +13,7 @@ from math import ceil, inf
 from typing import Any
 
 from proxy.condensing.policy import RATIOS
-from strategies.core.budget import Budget, Marks
+from strategies.core.budget import Budget, Cause, Marks
 from strategies.core.economics import Prices, PriceStep, advise, condensing_of
 
 _WORTH_A_LINE = 0.05
@@ -34,7 +34,7 @@ def offer(documents: Sequence[Document], arrivals: Sequence[Document], since: fl
             continue
         prices = _prices(kind)
         for records in _branches(document, since):
-            as_sent, auto = _played(records, kind["trigger"], prices or RATIOS)
+            as_sent, auto = _played(records, kind, prices or RATIOS)
             sent, cheaper = sent + as_sent, cheaper + auto
             if prices is not None:
                 billed += sum(prices.of_call(prompt=each["prompt"], cached=each["cached"]) for each in records)
@@ -56,13 +56,14 @@ def _branches(document: Document, since: float) -> Iterator[list[Document]]:
             yield records
 
 
-def _played(records: Sequence[Document], mark: int, prices: Prices) -> tuple[float, float]:
-    """What the prompts cost as they were sent, and under `auto` with its configured trigger at `mark`."""
+def _played(records: Sequence[Document], kind: Document, prices: Prices) -> tuple[float, float]:
+    """What the prompts of this kind cost as they were sent, and under `auto` beside its configured trigger."""
     if not any(each["cached"] for each in records):  # the upstream keeps no cache, or tells of none
         prices = replace(prices, cached_input=prices.input, cache_write=prices.input)
     full = [each["before"] for each in records]
     head, more = full[0], [max(after - before, 0) for before, after in pairwise(full)]
-    budget, growth = Budget.of(ceil(mark / Marks().trigger), reserve=0), sum(more) / len(more)
+    budget = Budget.of(ceil(kind["trigger"] / Marks().trigger), reserve=0)
+    budget, growth = replace(budget, cause=Cause(kind["trigger_by"])), sum(more) / len(more)
     advice = advise(budget, prices, condensing_of(budget, prices, head, growth, asks=False), growth)
     auto = _cost(full, head, prices, advice.trigger, advice.target) if advice.saves else inf
     as_sent = _cost([each["after"] for each in records], head, prices)
