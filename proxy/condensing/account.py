@@ -7,7 +7,7 @@ Only the reply to a dry run holds content, and none holds a credential.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -300,12 +300,13 @@ async def refuse_if_hopeless(decision: Decision) -> None:
         raise ContextLengthExceeded(where_tokens_are(decision), param=request.body.endpoint.list_member)
 
 
-def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
-    """The tokens that are not those of text that every server reads."""
+def _opaque_tokens(messages: Sequence[Message], counter: Counter) -> int:
+    """The tokens that are not those of text that every server reads, and that was counted whole."""
     opaque = Opaque()
     for message in messages:
-        counter.count(message.body, opaque)
-    return opaque.tokens
+        if not message.unpriced:
+            counter.count(message.body, opaque)
+    return opaque.tokens + sum(message.tokens for message in messages if message.unpriced)
 
 
 def refuse_over_budget(decision: Decision) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.tokens.counter import MOST_CHARS
 from tests.support.stage import Message, body_of, chat, controls, count, counter, proxy_with_upstream
 
 
@@ -83,3 +84,12 @@ def test_no_model_is_asked_without_room_for_a_record(share: int) -> None:
             stage.post(body("tools", window * share // 100, chat(rounds, words=60)), controls(session="s"))
         stage.proxy.quiet()
         assert stage.summaries == []
+
+
+def test_what_was_left_uncounted_is_left_to_the_upstream_to_judge() -> None:
+    """A run of one sign has far fewer tokens than any other text of its length."""
+    with proxy_with_upstream(window=200_000) as stage:
+        rules = {"role": "system", "content": "=" * 2 * MOST_CHARS}
+        answer = stage.post(body_of([rules, {"role": "user", "content": "=" * MOST_CHARS}]))
+        assert (answer.status, answer.header("x-condenser-count")) == (200, "inexact")
+        assert stage.forwarded[-1].json()["messages"][0] == rules
