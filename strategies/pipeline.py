@@ -110,7 +110,7 @@ def growth(view: View) -> int:
 
 
 def cheapest(view: View, budget: Budget) -> Budget:
-    """The budget with the target at which the next requests cost least: what is saved by choice is money."""
+    """The budget with the target at which the next requests cost least, because a cut by choice saves only money."""
     files = newest_of_files([item.message for item in view.items if item.intact])
     target = cheapest_target(budget, floor(view, budget), growth(view), files)
     return budget.with_marks(replace(budget.marks, target=target / max(budget.usable, 1)))

@@ -120,7 +120,7 @@ class RequestContext(NamedTuple):
     branch: Branch | None  # the branch that the request continues; None if it opens one
     branch_name: str  # the name of the branch that it continues or opens
     may_store: bool
-    """Whether anything of the request may be kept; what is asked aside of what is not known yet opens no branch."""
+    """Whether anything of the request may be kept. A request aside from an unknown conversation opens no branch."""
     append: Append | None = None  # the append that it makes, in append mode
     heads: tuple[str, str] = ("", "")
     """In append mode, the head of the stored history until the upstream has accepted the request, and from then on."""

@@ -21,7 +21,9 @@ def children(pid: int) -> set[int]:
 
 
 def end(process: subprocess.Popen[AnyStr], seconds: float = 2 * BOUND) -> None:
-    """Ends a process as an operator does. One that does not end in time is killed with its children, and that is told.
+    """Ends a process as an operator does. One that does not end in time is killed with its children.
+
+    `TimeoutExpired` is then raised.
 
     A test must not wait for a process without a bound, as the end of `with Popen(...)` does.
     """

@@ -189,7 +189,7 @@ class _Chunks(AsyncIterator[bytes]):
 
     async def __anext__(self) -> bytes:
         if (failure := self._failure) is not None:
-            self._failure = None  # what has raised it is in its traceback
+            self._failure = None  # its traceback refers to `self`: a circle
             raise failure
         try:
             chunk = await self._content.readany()
