@@ -93,9 +93,11 @@ def test_packages_are_read_and_litellm_is_not_imported(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [*sys.modules]:  # another test may have imported the real ones
-        if name.partition(".")[0] in ("litellm", "genai_prices"):
-            monkeypatch.delitem(sys.modules, name)
+    # Another test may have imported the real ones. They are back afterwards, and what is imported here is gone.
+    real = [name for name in sys.modules if name.partition(".")[0] in ("litellm", "genai_prices")]
+    for name in {*real, "genai_prices", "genai_prices.data"}:
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
     code, out, err = update(capsys)
     assert (code, err, "from litellm==9.9, then genai-prices==0.9\n" in out) == (0, "", True)
     table = model_table()
