@@ -41,6 +41,7 @@ _LOAD_BYTES = 200  # bytes of an envelope that take about as long as a message
 _FEW_DELIMITERS = 64
 _LONG = 4_096
 _DELIMITERS = b"{[,"
+_BYTE_ORDER_MARK = "\ufeff"  # which some editors and shells put before a text; most servers skip it
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -188,7 +189,7 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
     The value of the list of messages, if it is an array, becomes one of (value, JSON text) for its elements. Raises
     `ValueError` if the text is not JSON, `BadRequest` if it is but cannot be a body, and `BodyTooLarge`.
     """
-    at = skip_space(text, 0)
+    at = skip_space(text, text.startswith(_BYTE_ORDER_MARK))
     if text[at : at + 1] != "{":
         decode(text, at)
         raise BadRequest("The request body must be a JSON object.")

@@ -49,7 +49,7 @@ def usage_in(value: Any) -> Usage | None:
     """Reads a usage in the form of any protocol; None if it gives no prompt tokens.
 
     Every form is read everywhere, because servers mix them. Anthropic's prompt tokens do not include those read from a
-    cache or written to one; OpenAI's do.
+    cache or written to one; OpenAI's do, but at some gateways not: more cached tokens than prompt tokens prove it.
     """
     if not isinstance(value, Mapping):
         return None
@@ -60,10 +60,12 @@ def usage_in(value: Any) -> Usage | None:
     cached = in_details or counts.get("prompt_cache_hit_tokens", 0)
     written = next(filter(None, [count_at(each, "cache_write_tokens") for each in details]), 0)
     completion = counts.get("completion_tokens") or counts.get("output_tokens", 0)
-    if prompt := counts.get("prompt_tokens"):
-        return Usage(prompt, completion, cached, written)
-    read, created = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
-    prompt = counts.get("input_tokens", 0) + read + created
+    read = created = 0
+    if not (prompt := counts.get("prompt_tokens", 0)):
+        read, created = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
+        prompt = counts.get("input_tokens", 0) + read + created
+    if cached > prompt > 0:
+        prompt += cached
     return Usage(prompt, completion, read or cached, created or written) if prompt else None
 
 

@@ -60,7 +60,7 @@ UNREADABLE = {
     "empty": b"",
     "unclosed string": b'{"messages":[{"role":"us',
     "trailing text": b'{"messages":[%s]} x' % HI,
-    "byte order mark": b"\xef\xbb\xbf" + b'{"messages":[%s]}' % HI,
+    "two byte order marks": b"\xef\xbb\xbf" * 2 + b'{"messages":[%s]}' % HI,
     "utf-16": '{"messages":[{"role":"user","content":"hi"}]}'.encode("utf-16"),
     "bytes that are no utf-8": b'{"messages":[{"role":"user","content":"\xff\xfe"}]}',
     "array": b"[%s]" % HI,

@@ -205,7 +205,7 @@ def test_off_passes_on_what_cannot_be_unpacked(packed: bytes) -> None:
 )
 def test_off_passes_on_nothing_unread_of_which_more_is_wanted(more: list[tuple[str, str]], stage: Stage) -> None:
     before = len(stage.upstream.journal)
-    assert_refused(stage.post(UNREADABLE["byte order mark"], [*controls(strategy="off"), *more]), 400)
+    assert_refused(stage.post(UNREADABLE["two byte order marks"], [*controls(strategy="off"), *more]), 400)
     assert len(stage.upstream.journal) == before
 
 
@@ -217,7 +217,7 @@ def test_off_passes_on_a_name_that_no_model_has(stage: Stage) -> None:
 
 
 def test_an_unreadable_body_needs_a_proxy_that_is_off(stage: Stage) -> None:
-    body = UNREADABLE["byte order mark"]
+    body = UNREADABLE["two byte order marks"]
     with running_proxy(stage.upstream.url, strategy="off") as proxy:
         off = Stage(proxy, stage.upstream)
         assert off.post(body).reason == "unreadable-body"

@@ -46,7 +46,7 @@ class Exchange:
         return str(messages[0].get("content", "")) if messages else ""
 
     def json(self) -> Any:
-        return loads(self.body.decode())
+        return loads(self.body.decode("utf-8-sig"))
 
 
 def first(headers: Headers, name: str) -> str | None:

@@ -56,7 +56,8 @@ def bodies(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[str], str]:
         members.append(('"model"', '"m"'))
     members = draw(st.permutations(members))
     pieces = [f"{draw(SPACE)}{key}{draw(SPACE)}:{draw(SPACE)}{value}{draw(SPACE)}" for key, value in members]
-    return members, listed, draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
+    mark = draw(st.sampled_from(["", "\ufeff"]))
+    return members, listed, mark + draw(SPACE) + "{" + ",".join(pieces) + "}" + draw(SPACE)
 
 
 @SLOW

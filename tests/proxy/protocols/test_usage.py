@@ -113,6 +113,8 @@ def test_little_of_a_long_reply_is_kept() -> None:
     ("value", "usage"),
     [
         ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(9, 0, 4)),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 90}}, Usage(99, 0, 90)),
+        ({"input_tokens": 9, "input_tokens_details": {"cached_tokens": 90}}, Usage(99, 0, 90)),
         ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}, Usage(9, 0, 4)),
         ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, Usage(10, 0, 5, 3)),
         (
