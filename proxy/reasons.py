@@ -37,6 +37,7 @@ class Reason(StrEnum):
     NOT_CONDENSED_ENDPOINT = "not-condensed-endpoint"
     SERVER_STATE = "server-state"
     UNRESOLVED_REFERENCE = "unresolved-reference"
+    SIGNED_BODY = "signed-body"
     ENCODED_BODY = "encoded-body"
     UNREADABLE_BODY = "unreadable-body"
     CREDENTIAL_UNPROVEN = "credential-unproven"

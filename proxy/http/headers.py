@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from hashlib import blake2b
 from urllib.parse import unquote_to_bytes
 
 from proxy import quoting
@@ -46,6 +47,11 @@ _HARMLESS = (  # what proxies and browsers add, and what says which account a lo
     *(b"origin", b"referer", b"cache-control", b"pragma", b"priority", b"sec-*", b"version", b"chatgpt-account-id"),
     *(b"openai-organization", b"openai-project"),
 )
+# What describes the body: a signature, after which no other body is accepted (of RFC 9421, or of AWS, which begins an
+# `Authorization`), digests, and a key by which a server knows a body that comes twice.
+SIGNATURE, SIGNED = b"signature-input", b"AWS4-"
+_DIGESTS = frozenset((b"content-digest", b"repr-digest", b"digest", b"content-md5"))
+_IDEMPOTENCY_KEY, _MAX_KEY = b"idempotency-key", 255
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""
@@ -102,6 +108,16 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
         elif lowered not in blocked and not lowered.startswith(_OWN_FORMS):
             pairs.append((lowered, value))
     return [pair for pair in pairs if pair[0] not in named] if named - blocked else pairs
+
+
+def for_body(headers: Headers, body: bytes) -> Headers:
+    """The headers for another body than the one that they came with: without its digests, and with a key of its own."""
+    mark = b"-" + blake2b(body, digest_size=8).hexdigest().encode()
+    return [
+        (name, value[: _MAX_KEY - len(mark)] + mark if name == _IDEMPOTENCY_KEY else value)
+        for name, value in headers
+        if name not in _DIGESTS
+    ]
 
 
 def is_success(status: int) -> bool:

@@ -29,7 +29,7 @@ from proxy.callers.tenants import Owner
 from proxy.errors import CLIENT_CLOSED_REQUEST, BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import IN_THREAD, decode_body, decoder_for, most_unpacked
-from proxy.http.headers import ENCODING, encoding_of
+from proxy.http.headers import BEARER, ENCODING, SIGNATURE, SIGNED, encoding_of, for_body
 from proxy.http.paths import UNLISTED
 from proxy.log import LINE, RequestLine
 from proxy.protocols.endpoint import Endpoint
@@ -294,18 +294,22 @@ async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) 
     if opened is None:
         return request
     body = await wire.read_through_cache(opened, endpoint, services.message_cache, services.bounds, owner=owner)
-    return request._replace(body=body, encoded_body=b"", encoding_headers=())
+    headers = for_body(request.headers, opened)
+    return request._replace(headers=headers, body=body, encoded_body=b"", encoding_headers=())
 
 
 def require_history(request: ClientRequest) -> None:
-    """Raises `PassOn` if the server holds a part of the history, and `BadRequest` if that is needed here."""
-    body = request.body
+    """Raises `PassOn` if the server holds part of the history or takes no other body, `BadRequest` if one is needed."""
+    body, named = request.body, dict(request.headers)
     roles = () if body.is_text else (each.role for each in body.elements)
     state = body.endpoint.server_state(body.values, roles)
-    if state is None:
+    is_signed = SIGNATURE in named or named.get(BEARER[0], b"").startswith(SIGNED)
+    if state is None and not is_signed:
         return
     if request.controls.needs_reading:
-        raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
+        raise BadRequest("A dry run, and append mode, need the whole history, in an unsigned request.", param="dry-run")
+    if is_signed:
+        raise PassOn(Reason.SIGNED_BODY, request.encoded_body or body.data, upstream=request.upstream)
     raise as_it_came(request, state)
 
 

@@ -2,9 +2,18 @@
 
 import json
 
-from tests.support.stage import body_of, chat, controls, proxy_with_upstream
+import pytest
+
+from tests.support import replies, wire
+from tests.support.recording import CHAT, Exchange, Headers
+from tests.support.replies import Reply
+from tests.support.stage import Stage, body_of, chat, controls, count, proxy_with_upstream
+from tests.support.wire import Answer
 
 MARK = b"\xef\xbb\xbf"
+SIGNATURE = "Credential=AKIA0/20261128/us-east-1/bedrock/aws4_request, SignedHeaders=host;x-amz-date, Signature=00"
+SIGNED = [("Authorization", f"AWS4-HMAC-SHA256 {SIGNATURE}")], [("Signature-Input", 'sig=("content-digest")')]
+DIGESTS = [("Content-Digest", "sha-256=:AA==:"), ("Content-MD5", "AA=="), ("Digest", "sha-256=AA==")]
 
 
 def test_a_body_with_a_byte_order_mark_is_read_and_keeps_it() -> None:
@@ -18,3 +27,49 @@ def test_a_body_with_a_byte_order_mark_is_read_and_keeps_it() -> None:
             assert sent.startswith(MARK)
             assert len(json.loads(sent)["messages"]) < len(chat(40))
         assert stage.post(MARK + MARK + body_of(chat(1))).status == 400
+
+
+# -- headers that describe the body --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signature", SIGNED)
+def test_a_signed_body_is_never_rewritten(signature: list[tuple[str, str]]) -> None:
+    def asked(stage: Stage, body: bytes, headers: Headers = ()) -> Answer:
+        return wire.request(stage.proxy.url, "POST", CHAT, body, [*wire.JSON, *signature, *headers])
+
+    with proxy_with_upstream() as stage:
+        signed = body_of(chat(12), condenser={"force": True})
+        answer = asked(stage, signed)
+        assert (answer.status, answer.action, answer.reason) == (200, "bypassed", "signed-body")
+        assert stage.upstream.journal.only().body == signed
+        assert asked(stage, signed, controls(dry_run="true")).status == 400
+    with proxy_with_upstream(upstream={"api_key": "sk-1"}) as stage:  # the signature does not go on
+        assert asked(stage, body_of(chat(40))).action == "condensed"
+
+
+def test_digests_of_the_body_leave_with_a_changed_one() -> None:
+    with proxy_with_upstream() as stage:
+        for rounds, kept in ((1, True), (40, False)):
+            stage.ask(chat(rounds), [*controls(session="s"), *DIGESTS])
+            sent = stage.forwarded[-1]
+            assert [sent.header(name) is not None for name, _ in DIGESTS] == [kept] * 3
+
+
+def test_each_body_has_an_idempotency_key_of_its_own() -> None:
+    seen: dict[str, bytes] = {}
+
+    def strict(exchange: Exchange) -> Reply | None:
+        if seen.setdefault(exchange.header("idempotency-key") or "", exchange.body) != exchange.body:
+            return replies.error(409, "This key was used with another body.")
+        tokens = count(exchange.json())
+        return replies.overflow(2_048, tokens) if tokens > 2_048 else None
+
+    key = [("Idempotency-Key", "k" * 250)]
+    with proxy_with_upstream(window=None) as stage:
+        stage.upstream.answer(strict)
+        assert [stage.ask(chat(40), key).status for _ in range(2)] == [200, 200]
+        keys = [each.header("idempotency-key") or "" for each in stage.forwarded]
+        # The second time the window is known, and the view is the same.
+        assert keys[0] == key[0][1]
+        assert keys[1] == keys[2] != keys[0]
+        assert max(map(len, keys)) <= 255
