@@ -140,10 +140,11 @@ class Refusals:
                 _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
             if not attempt.stores:
                 self._keep_unstored(context, None if is_ended else size)
-        if usage is None or usage.prompt > MOST_PER_BYTE * len(decision.body) + MOST_HIDDEN:
+        tokens = 0 if usage is None else usage.prompt if usage.first is None else usage.first
+        if not 0 < tokens <= MOST_PER_BYTE * len(decision.body) + MOST_HIDDEN:
             return None
         applied = decision.applied.id if decision.applied else ""
-        counted = context.sized.prompt, context.sized.calibrated, decision.view, applied, usage.prompt
+        counted = context.sized.prompt, context.sized.calibrated, decision.view, applied, tokens
         return self.parts.servers.learn_usage(*counted, shares=not context.request.controls.no_store)
 
     def after_late(self, attempt: Attempt, refusal: Refusal) -> Attempt:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from proxy.http.sse import EventReader
 from proxy.servers.error_bodies import read_body
-from proxy.values import MOST_COUNTED, count_at, json_or_none
+from proxy.values import MOST_COUNTED, count_at, json_or_none, list_at, object_at, word_at
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
@@ -43,13 +43,16 @@ class Usage(NamedTuple):
     completion: int = 0
     cached: int = 0
     written: int = 0
+    first: int | None = None
+    """Those of the prompt that was sent, if the server ran a tool, which adds a step; 0 if only all steps are told."""
 
 
 def usage_in(value: Any) -> Usage | None:
     """Reads a usage in the form of any protocol; None if it gives no prompt tokens.
 
     Every form is read everywhere, because servers mix them. Anthropic's prompt tokens do not include those read from a
-    cache or written to one; OpenAI's do, but at some gateways not: more cached tokens than prompt tokens prove it.
+    cache or written to one; OpenAI's do, but at some gateways not: more cached tokens than prompt tokens prove it. The
+    first step of a reply has read what was sent, unless it is a compaction.
     """
     if not isinstance(value, Mapping):
         return None
@@ -66,7 +69,16 @@ def usage_in(value: Any) -> Usage | None:
         prompt = counts.get("input_tokens", 0) + read + created
     if cached > prompt > 0:
         prompt += cached
-    return Usage(prompt, completion, read or cached, created or written) if prompt else None
+    first = _first_of(value) if value.get("iterations") or value.get("server_tool_use") else None
+    return Usage(prompt, completion, read or cached, created or written, first) if prompt else None
+
+
+def _first_of(usage: Mapping[str, Any]) -> int | None:
+    """The prompt tokens of the first step, by a usage that lists the steps or counts the tools that the server ran."""
+    if steps := list_at(usage, "iterations"):
+        step = usage_in(steps[0]) if word_at(steps[0], "type") in ("", "message") else None
+        return step.prompt if step else 0
+    return 0 if any(count_at(usage["server_tool_use"], name) for name in object_at(usage, "server_tool_use")) else None
 
 
 def tokens_in(usage: Any) -> int:

@@ -31,6 +31,10 @@ OK = 200
 _KEY = b'"usage"'
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _DECODER = json.JSONDecoder()
+_STEPS = re.compile(
+    rb'"type"\s*:\s*"(?:server_tool_use|(?:web_search|file_search|code_interpreter|image_generation|mcp)_call)"'
+)
+"""A call that the server itself has run. Inside a text its quotation marks would be escaped."""
 
 
 class WatchedReply:
@@ -97,16 +101,18 @@ class WatchedReply:
         return NO_REFUSAL
 
     def usage(self) -> Usage | None:
-        """The last usage in the reply, or None."""
+        """The last usage in the reply, or None. A server that has run a tool may add up its steps."""
         known: dict[str, Any] = {}
-        for part in (self._tail, (self._head,)):
-            text = b"".join(part).decode("utf-8", "replace")
+        ends = (b"".join(self._tail), self._head)
+        for part in ends:
+            text = part.decode("utf-8", "replace")
             at = len(text)
             while (at := text.rfind('"usage"', 0, at)) >= 0:
                 # Events of some streams complete each other: the first has the prompt, the last the reply.
                 known = {**_counts_at(text, at), **known}
                 if usage := usage_in(known):
-                    return usage
+                    has_steps = usage.first is None and any(map(_STEPS.search, ends))
+                    return usage._replace(first=0) if has_steps else usage
         return None
 
 

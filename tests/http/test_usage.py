@@ -1,10 +1,12 @@
 """What a client is shown of usage, what is asked of the upstream for it, and what prices make of it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from tests.support import replies, wire
 from tests.support.admin_api import TOKEN, only_session
 from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream
 from tests.support.wire import Answer
@@ -81,3 +83,44 @@ def test_prices_do_not_keep_a_view_past_the_trigger_from_being_condensed() -> No
         stage.ask(chat(9), controls(session="s"))
         answer = stage.ask(chat(10), controls(session="s", strategy="recent"))
         assert answer.action == "condensed"
+
+
+SEARCHED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+LISTED = [{"type": "message", "input_tokens": 3_000}, {"type": "message", "input_tokens": 3_100}]
+OPEN_PROMPT = {"/v1/messages": "messages", "/v1/responses": "input"}
+SUMS: list[tuple[str, list[dict[str, Any]], dict[str, Any], bool]] = [
+    ("/v1/messages", [], {}, True),
+    ("/v1/messages", [], {"server_tool_use": {"web_search_requests": 0}}, True),
+    ("/v1/messages", [], {"server_tool_use": {"web_search_requests": 2}}, False),
+    ("/v1/messages", [SEARCHED], {}, False),
+    (
+        "/v1/messages",
+        [SEARCHED],
+        {"iterations": [LISTED[1], *LISTED], "server_tool_use": {"web_fetch_requests": 1}},
+        True,
+    ),
+    ("/v1/messages", [], {"iterations": [{**LISTED[0], "type": "compaction"}, *LISTED]}, False),
+    ("/v1/responses", [SEARCH], {}, False),
+    ("/v1/responses", [{**SEARCH, "type": "function_call", "name": "web_search_call"}], {}, True),
+]
+
+
+@pytest.mark.parametrize(("path", "said", "more", "is_learned"), SUMS)
+def test_a_usage_that_adds_up_the_steps_of_a_server_tool_teaches_nothing(
+    path: str, said: list[dict[str, Any]], more: Mapping[str, Any], *, is_learned: bool
+) -> None:
+    with proxy_with_upstream(window=20_000) as stage:
+        usage = {"input_tokens": 3_100, "output_tokens": 5, **more}
+        form = {"type": "message", "role": "assistant", "content": said, "stop_reason": "end_turn"}
+        if path == "/v1/responses":
+            form = {"id": "r", "object": "response", "status": "completed", "output": said}
+        stage.upstream.answer(lambda _: replies.json_reply({**form, "usage": usage}))
+        question = {"role": "user", "content": "bed " * 2_000}
+        body = {"model": "m", "max_tokens": 100, OPEN_PROMPT[path]: [question]}
+        headers = [*wire.JSON, ("Authorization", "Bearer k"), *controls(session="s")]
+        asked = [wire.request(stage.proxy.url, "POST", path, json.dumps(body).encode(), headers)]
+        body[OPEN_PROMPT[path]] = [question, {"role": "assistant", "content": "Done."}, question]
+        asked.append(wire.request(stage.proxy.url, "POST", path, json.dumps(body).encode(), headers))
+        first, second = (answer.headroom for answer in asked)
+        assert (first - second > 2_800) is is_learned
