@@ -159,7 +159,8 @@ class Services:
             tasks=self.background,
         )
         self.decider = self._decider(resolver)
-        self.attempts = Attempts(self.keeper, self.stored.outage, self.searcher, settings.usage_probe)
+        probes = self.servers.quiet if settings.usage_probe else ()
+        self.attempts = Attempts(self.keeper, self.stored.outage, self.searcher, probes)
         self.refusals = self._refusals()
 
     def renew(self, settings: Settings) -> None:

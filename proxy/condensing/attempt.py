@@ -6,7 +6,7 @@ An `Attempt` is one request as it is sent; it never changes. If the upstream ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -28,6 +28,7 @@ from proxy.conversations.session import MAX_MODEL_NAME, OWN_HEADER, printable_id
 from proxy.errors import HistoryUnavailable
 from proxy.protocols.replies import Usage
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
+from proxy.servers import LessonScope
 from proxy.servers.counting import NO_PROMPT, Anchor
 from proxy.servers.known import Server
 from proxy.servers.refusals import NO_REFUSAL, Refusal
@@ -79,13 +80,14 @@ class Attempts:
     keeper: Keeper
     outage: Outage  # whether the store fails now
     searcher: Searcher
-    usage_probe: bool  # whether a body that is changed anyway asks for the usage of its stream, if the client did not
+    probes: Container[LessonScope]
+    """The models that a body which is changed anyway asks for the usage of its stream, if the client did not."""
 
     def of(self, decision: Decision) -> Attempt:
         """The attempt to send a decision, whose body is written here; raises `HistoryUnavailable`."""
         if decision.offer is not decision.context.offer:
             decision = decision.in_context(decision.context.offering(decision.offer))
-        decision = written(decision, probe=self.usage_probe)
+        decision = written(decision, self.probes)
         if not decision.context.offer.is_made:
             return self._of_written(decision)
         write = partial(spliced, decision.view, decision.context, probe=decision.probed)
@@ -97,7 +99,7 @@ class Attempts:
             return None
         original = undecided(for_original(refused.context)._replace(must_store=True))
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
-        decision = written(decision, probe=False)
+        decision = written(decision)
         if decision.body == refused.body:
             return None
         return self._of_written(decision)._replace(tried=frozenset({Step.ORIGINAL}))
@@ -285,17 +287,17 @@ def spliced(
     )
 
 
-def written(decision: Decision, *, probe: bool) -> Decision:
+def written(decision: Decision, probes: Container[LessonScope] = ()) -> Decision:
     """The decision with the bytes to forward, and what the upstream is expected to count for them.
 
-    With `probe` the body of a stream asks for its usage even if the client did not, provided that the body is changed
-    anyway.
+    If `probes` has its model, the body of a stream asks for its usage even if the client did not, provided that the
+    body is changed anyway.
     """
     context, view = decision.context, decision.view
     body, policy = context.request.body, context.policy
     probed = (
-        probe
-        and body.values.get("stream") is True
+        body.values.get("stream") is True
+        and context.server.scope in probes
         and is_rewritten(view, context)
         and policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))

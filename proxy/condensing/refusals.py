@@ -24,6 +24,7 @@ from proxy.conversations.searching import Following, HiddenRounds, SendBody
 from proxy.errors import ProxyError
 from proxy.protocols.opening import OpenedReply, open_reply
 from proxy.protocols.replies import Usage
+from proxy.protocols.watching import WatchedReply
 from proxy.quoting import label
 from proxy.servers.counting import Anchor
 from proxy.servers.refusals import MIN_WINDOW, Refusal, Size, Unit
@@ -127,10 +128,10 @@ class Refusals:
 
         return Following(rounds, send, aim)
 
-    def note_accepted(self, attempt: Attempt, usage: Usage | None) -> Anchor | None:
+    def note_accepted(self, attempt: Attempt, usage: Usage | None, watched: WatchedReply) -> Anchor | None:
         """Learns that a view was accepted, which ends a size refused that is smaller, and how the server counted it.
 
-        Returns the anchor for the next request of its branch.
+        Also whether a stream has its usage unasked. Returns the anchor for the next request of its branch.
         """
         decision, context = attempt.decision, attempt.decision.context
         if (size := context.traits.get(size_refused.TRAIT.name)) is not None:
@@ -140,6 +141,12 @@ class Refusals:
                 _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
             if not attempt.stores:
                 self._keep_unstored(context, None if is_ended else size)
+        scope, quiet, body = context.server.scope, self.parts.servers.quiet, context.request.body
+        if body.values.get("stream") is True and not decision.probed:
+            if usage is None and scope not in quiet and watched.has_ended_well:
+                quiet.put(scope, True)
+            elif usage is not None and scope in quiet and body.endpoint.usage_probe(body.values):
+                quiet.forget(scope)
         tokens = 0 if usage is None else usage.prompt if usage.first is None else usage.first
         if not 0 < tokens <= MOST_PER_BYTE * len(decision.body) + MOST_HIDDEN:
             return None

@@ -50,8 +50,8 @@ _HARMLESS = (  # what proxies and browsers add, and what says which account a lo
 # What describes the body: a signature, after which no other body is accepted (of RFC 9421, or of AWS, which begins an
 # `Authorization`), digests, and a key by which a server knows a body that comes twice.
 SIGNATURE, SIGNED = b"signature-input", b"AWS4-"
-_DIGESTS = frozenset((b"content-digest", b"repr-digest", b"digest", b"content-md5"))
 _IDEMPOTENCY_KEY, _MAX_KEY = b"idempotency-key", 255
+DESCRIBING = frozenset((b"content-digest", b"repr-digest", b"digest", b"content-md5", _IDEMPOTENCY_KEY))
 ANTHROPIC_VERSION = (b"anthropic-version", b"2023-06-01")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""
@@ -116,7 +116,7 @@ def for_body(headers: Headers, body: bytes) -> Headers:
     return [
         (name, value[: _MAX_KEY - len(mark)] + mark if name == _IDEMPOTENCY_KEY else value)
         for name, value in headers
-        if name not in _DIGESTS
+        if name == _IDEMPOTENCY_KEY or name not in DESCRIBING
     ]
 
 

@@ -481,6 +481,7 @@ class ChatEndpoint(Endpoint):
     low_effort: Mapping[str, str] = {"reasoning_effort": '"low"'}
     bridged = ("user", *RESULT_ROLES)
     gives_several_answers = True
+    added_members = ("stream_options",)
     splicer = ChatSplicer
 
     def offers_tools(self, values: Values, systems: Iterable[bytes]) -> bool:
@@ -491,8 +492,9 @@ class ChatEndpoint(Endpoint):
         return values.get("n") in (None, 1)
 
     def usage_probe(self, values: Values) -> Mapping[str, str]:
+        """OpenRouter's clients ask in another way."""
         options = values.get("stream_options")
-        if not (options is None or isinstance(options, Mapping)):
+        if not (options is None or isinstance(options, Mapping)) or object_at(values, "usage").get("include"):
             return {}
         if options and options.get("include_usage") is True:
             return {}

@@ -164,8 +164,11 @@ class Endpoint(ABC):
         """Whether a request asks for one reply, not for several to choose from."""
         return True
 
+    added_members: tuple[str, ...] = ()
+    """The members that the proxy may add, each of which is one of a profile; a refusal that names one takes it back."""
+
     def usage_probe(self, values: Values) -> Mapping[str, str]:
-        """The members, as JSON text, that make a stream report its usage; empty if it does so anyway or cannot."""
+        """The members, as JSON text, that make a stream report its usage; empty if it is asked to anyway, or cannot."""
         return {}
 
     def with_marker(self, values: Values, elements: Sequence[bytes], place: int) -> bytes | None:

@@ -164,7 +164,7 @@ def inspected(endpoint: Endpoint, reply: UpstreamReply, body: bytes) -> OpenedRe
     """A reply with what its beginning, or all of it, refuses."""
     if ran_out_empty(body):
         return OpenedReply(reply, Refusal(reply.status, (Size(Unit.PROMPT),)))
-    return OpenedReply(reply, read(reply.status, body, answer=endpoint.answer))
+    return OpenedReply(reply, read(reply.status, body, answer=endpoint.answer, ours=endpoint.added_members))
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -28,7 +28,7 @@ HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 MAX_ERROR, NEWEST = 16 * 1024, 4  # bytes, and events, at the end of a reply in which an error is looked for
 OK = 200
 
-_KEY = b'"usage"'
+_KEY, _DONE, NEAR_END = b'"usage"', b"data: [DONE]", 64
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
 _DECODER = json.JSONDecoder()
 _STEPS = re.compile(
@@ -99,6 +99,12 @@ class WatchedReply:
             if b"error" in event and (found := read(OK, event, answer=self._endpoint.answer)).size(Unit.PROMPT):
                 return found
         return NO_REFUSAL
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether it is a stream of chat that has come to its end without an error."""
+        tail = b"".join(self._tail)
+        return _DONE in tail[-NEAR_END:] and b'"error"' not in tail
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None. A server that has run a tool may add up its steps."""

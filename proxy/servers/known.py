@@ -172,6 +172,8 @@ class Servers:
 
         A pool is that of all tenants, because it only has requests wait for each other, and keeps our own calls back.
         """
+        self.quiet: Lru[LessonScope, bool] = Lru(MAX_SCOPES)
+        """Those whose streams have shown that they have no usage unless a request asks for it."""
         self.renew(settings, table)
 
     def renew(self, settings: Settings, table: ModelTable) -> None:

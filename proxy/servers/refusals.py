@@ -4,7 +4,7 @@ Every server words this differently. An error is opened (`error_bodies`), and th
 
     sizes      what the request has too much of, in which unit, with the numbers that the error states
     subjects   what else it is about: a form, reasoning, tools, a compaction, ... (`_ROWS`)
-    members    the members of the request that it names, of those that only the proxy has written
+    members    the members of the request that it names, of those that only the proxy has written (`named`)
 
 The rows of the ladder, the proxy's own calls and its searches ask for what they can mend. Nobody else reads errors.
 A prompt that is too long may be condensed, and a window that is named is the true one; where a longer reply is asked
@@ -108,10 +108,10 @@ def read(status: int, body: bytes, *, answer: re.Pattern[bytes] | None = None, o
     said = body[:MAX_READ].decode("utf-8", "replace")
     is_late = status < HTTPStatus.BAD_REQUEST
     subjects = frozenset(row.subject for row in _ROWS if row.is_in(HTTPStatus.OK if is_late else status, said))
-    members = frozenset(name for name in ours if name.encode() in body)
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(status, (Size(Unit.BYTES), Size(Unit.PROMPT)), subjects, is_silent=True)
     content = read_body(body)
+    members = named(content, ours) if status in _NAMING or is_late else frozenset[str]()
     length = None if status in _NEVER else _length(content)
     sizes = tuple(filter(None, (*_things(status, content), length)))
     # An event of a stream has its status in the error.
@@ -137,12 +137,26 @@ def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) 
     return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
+# -- members ---------------------------------------------------------------------------------------------
+#
+# What only the proxy has written is its own to take back: a request whose refusal names such a member is sent once
+# without it, and so is a question of the proxy's own.
+
+_WORD = re.compile(r"\w+")
+
+
+def named(content: BodyContent, ours: Iterable[str]) -> frozenset[str]:
+    """Those of some members that an error names, by whole words in its texts or by the place that a validator gives."""
+    return frozenset(ours).intersection(_WORD.findall(" ".join((*content.texts, *content.places))))
+
+
 # -- subjects --------------------------------------------------------------------------------------------
 
 WRONG = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
 FORM = (*WRONG, HTTPStatus.INTERNAL_SERVER_ERROR)
 """Those with which they refuse its form; some chat templates fail with 500."""
+_NAMING = (*FORM, HTTPStatus.NOT_FOUND)
 _NO_PATH = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _CREDENTIAL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _TOOLS = (*FORM, HTTPStatus.NOT_FOUND, HTTPStatus.NOT_IMPLEMENTED)

@@ -292,12 +292,12 @@ def learn(services: Services, turn: Turn, watched: WatchedReply) -> None:
         turn.sent = refusals.after_late(sent, late)
         turn.reply = reply._replace(ending=ending, is_late_refusal=True)
         return
-    # The view did not have the results of searches: only the usage of the first round is that of the view.
     last, earlier = watched.usage(), sent.rounds.usages if sent.rounds else []
-    usage = earlier[0] if earlier else last
+    usage = earlier[0] if earlier else last  # that of the view, which did not have the results of searches
     # The last one has the replies of all rounds, but only its own prompt.
     spent = sum([each.prompt for each in (*earlier, last) if each]) + (last.completion if last else 0)
-    turn.reply = reply._replace(ending=ending, spent=spent, usage=usage, anchor=refusals.note_accepted(sent, usage))
+    anchor = refusals.note_accepted(sent, usage, watched)
+    turn.reply = reply._replace(ending=ending, spent=spent, usage=usage, anchor=anchor)
 
 
 async def store(services: Services, turn: Turn, items: Items = (), waiting: Waiting = ()) -> None:

@@ -302,14 +302,14 @@ def require_history(request: ClientRequest) -> None:
     """Raises `PassOn` if the server holds part of the history or takes no other body, `BadRequest` if one is needed."""
     body, named = request.body, dict(request.headers)
     roles = () if body.is_text else (each.role for each in body.elements)
-    state = body.endpoint.server_state(body.values, roles)
     is_signed = SIGNATURE in named or named.get(BEARER[0], b"").startswith(SIGNED)
-    if state is None and not is_signed:
+    state = Reason.SIGNED_BODY if is_signed else body.endpoint.server_state(body.values, roles)
+    if state is None:
         return
     if request.controls.needs_reading:
         raise BadRequest("A dry run, and append mode, need the whole history, in an unsigned request.", param="dry-run")
     if is_signed:
-        raise PassOn(Reason.SIGNED_BODY, request.encoded_body or body.data, upstream=request.upstream)
+        raise PassOn(state, request.encoded_body or body.data, upstream=request.upstream)
     raise as_it_came(request, state)
 
 

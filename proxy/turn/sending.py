@@ -19,7 +19,7 @@ from proxy.conversations.searching import HiddenRounds, search
 from proxy.conversations.session import DERIVED, Branch, Session
 from proxy.conversations.supply import Append
 from proxy.errors import HistoryUnavailable
-from proxy.http.headers import encoding_of, first, for_body, is_event_stream
+from proxy.http.headers import DESCRIBING, encoding_of, first, for_body, is_event_stream
 from proxy.protocols import compaction
 from proxy.protocols.replies import Items
 from proxy.protocols.watching import UsageRemover
@@ -71,7 +71,7 @@ def posted(came: AdmittedRequest, turn: Turn, body: bytes) -> UpstreamRequest:
         headers = compaction.accepting(headers)
     if asked.encoded_body and body is asked.body.data:
         body, headers = asked.encoded_body, [*headers, *asked.encoding_headers]
-    elif body is not asked.body.data:
+    elif body is not asked.body.data and not DESCRIBING.isdisjoint(dict(headers)):
         headers = for_body(headers, body)
     came.place.ease()  # not when its reply begins, which may take a model minutes
     return UpstreamRequest(asked.upstream.base_url, "POST", asked.target, asked.query, headers, body)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support import replies, wire
-from tests.support.recording import CHAT, Exchange, Headers
+from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.stage import Stage, body_of, chat, controls, count, proxy_with_upstream
 from tests.support.wire import Answer
@@ -34,7 +34,7 @@ def test_a_body_with_a_byte_order_mark_is_read_and_keeps_it() -> None:
 
 @pytest.mark.parametrize("signature", SIGNED)
 def test_a_signed_body_is_never_rewritten(signature: list[tuple[str, str]]) -> None:
-    def asked(stage: Stage, body: bytes, headers: Headers = ()) -> Answer:
+    def asked(stage: Stage, body: bytes, *headers: tuple[str, str]) -> Answer:
         return wire.request(stage.proxy.url, "POST", CHAT, body, [*wire.JSON, *signature, *headers])
 
     with proxy_with_upstream() as stage:
@@ -42,7 +42,7 @@ def test_a_signed_body_is_never_rewritten(signature: list[tuple[str, str]]) -> N
         answer = asked(stage, signed)
         assert (answer.status, answer.action, answer.reason) == (200, "bypassed", "signed-body")
         assert stage.upstream.journal.only().body == signed
-        assert asked(stage, signed, controls(dry_run="true")).status == 400
+        assert asked(stage, signed, *controls(dry_run="true")).status == 400
     with proxy_with_upstream(upstream={"api_key": "sk-1"}) as stage:  # the signature does not go on
         assert asked(stage, body_of(chat(40))).action == "condensed"
 

@@ -196,17 +196,26 @@ def test_a_summary_goes_on_from_the_view_where_that_is_cheaper_except_under_roll
         assert len(stage.summaries) == (0 if continued else 1)
 
 
-def test_a_server_without_stream_options_is_asked_again_as_the_request_came() -> None:
+@pytest.mark.parametrize("status", [400, 404, 422, 500])
+def test_a_server_without_stream_options_is_asked_again_without_them(status: int) -> None:
     def without_stream_options(exchange: Exchange) -> Reply | None:
-        if exchange.path == CHAT and "stream_options" in exchange.json():
-            return replies.error(400, "Unrecognized request argument supplied: stream_options")
-        return None
+        body = exchange.json()
+        if exchange.path != CHAT or "stream_options" not in body:
+            return replies.overflow(WINDOW, count(body)) if count(body) > WINDOW else None
+        if status == 422:
+            found = {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs", "input": body}
+            return replies.json_reply({"detail": [found]}, status=422)
+        return replies.error(status, "Unrecognized request argument supplied: stream_options")
 
-    with proxy_with_upstream(strategy="recent", window=32_768) as stage:
+    with proxy_with_upstream(strategy="recent", window=WINDOW) as stage:
         stage.upstream.answer(without_stream_options)
-        answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
-        assert answer.reason == "rewrite-refused"
-        assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False]
+        stage.ask(chat(1), controls(session="first"), stream=True)
+        for rounds in (40, 41):  # the original does not fit
+            answer = stage.ask(chat(rounds), controls(session="s", force="true"), stream=True)
+            assert (answer.action, answer.reason) == ("condensed", None)
+        assert ["stream_options" in each.json() for each in stage.forwarded] == [False, True, False, False]
+        asked = stage.post(body_of(chat(2), stream=True, stream_options={"include_usage": True}))
+        assert asked.status == status  # what the client asks for is its own
     unknown = {"profile": {"stream_options": False}}
     with proxy_with_upstream(strategy="recent", window=32_768, upstream=unknown) as stage:
         stage.upstream.answer(without_stream_options)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import replies, wire
 from tests.support.admin_api import TOKEN, only_session
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
 from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream
 from tests.support.wire import Answer
 
@@ -38,6 +40,8 @@ def test_a_client_sees_what_the_upstream_has_counted() -> None:
 
 def test_a_changed_stream_is_asked_for_its_usage_unseen() -> None:
     with proxy_with_upstream() as stage:
+        # Only once a stream has shown that the server sends none unasked.
+        stage.ask(chat(1), controls(session="other"), stream=True)
         answer = condensed(stage, stream=True)
         assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
         assert [each for each in events(answer) if each.get("usage")] == []
@@ -52,6 +56,34 @@ def test_a_client_that_asks_for_the_usage_of_its_stream_gets_it() -> None:
     with proxy_with_upstream() as stage:
         answer = condensed(stage, stream=True, stream_options={"include_usage": True})
         assert events(answer)[-1]["usage"]["prompt_tokens"] == count(stage.forwarded[-1].json())
+
+
+@pytest.mark.parametrize("asked", [{}, {"usage": {"include": True}}])
+@pytest.mark.parametrize("is_unasked", [True, False])
+def test_a_usage_that_the_client_gets_anyway_stays(asked: dict[str, Any], is_unasked: bool) -> None:
+    def told(exchange: Exchange) -> Reply:
+        body = exchange.json()
+        wanted = is_unasked or "usage" in body or "stream_options" in body
+        return replies.stream(*replies.text_chunks("ok"), *([replies.usage_chunk(90, 1)] if wanted else []))
+
+    is_told = bool(is_unasked or asked)
+    with proxy_with_upstream() as stage:
+        stage.upstream.answer(told)
+        first = condensed(stage, stream=True, **asked)
+        stage.ask(chat(1), controls(session="other"), stream=True, **asked)
+        again = stage.ask(chat(41), controls(session="s"), stream=True, **asked)
+        assert [bool(events(each)[-1].get("usage")) for each in (first, again)] == [is_told] * 2
+        assert ["stream_options" in each.json() for each in stage.forwarded] == [False, False, not is_told]
+
+
+def test_a_stream_that_failed_does_not_show_that_a_server_sends_no_usage() -> None:
+    with proxy_with_upstream() as stage:
+        stage.upstream.answer(
+            lambda _: replies.stream(*replies.text_chunks("ok"), {"error": {"message": "overloaded"}})
+        )
+        stage.ask(chat(1), controls(session="other"), stream=True)
+        condensed(stage, stream=True)
+        assert "stream_options" not in stage.forwarded[-1].json()
 
 
 def test_an_unchanged_stream_is_asked_for_no_usage() -> None:

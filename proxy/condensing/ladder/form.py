@@ -1,4 +1,7 @@
-"""The same view in a form that an error names, each time that one does; learned if it is accepted."""
+"""The same view in a form that an error names, or without a member that only the proxy has written.
+
+Each time that an error names one; learned if it is accepted.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ FORMS = {Subject.ALTERNATE_ROLES: True, Subject.MIDDLE_SYSTEM: False, Subject.CO
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    return refused.decision.context.policy.rewrites and not answer.refusal.subjects.isdisjoint(FORMS)
+    is_form = refused.decision.context.policy.rewrites and not answer.refusal.subjects.isdisjoint(FORMS)
+    return is_form or bool(answer.refusal.members)
 
 
 def restriction_in(refusal: Refusal, sent: Profile) -> Restriction | None:
     """The restriction that the error to a request in the form `sent` names; None if it names none, or a known one."""
-    named = ((each, value) for each, value in FORMS.items() if each in refusal.subjects)
-    return next((Restriction(each, value) for each, value in named if getattr(sent, each) != value), None)
+    named = {str(each): value for each, value in FORMS.items() if each in refusal.subjects}
+    named |= dict.fromkeys(refusal.members, False)
+    return next((Restriction(each, value) for each, value in named.items() if getattr(sent, each) != value), None)
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:
