@@ -296,6 +296,16 @@ _UPSTREAM = _header("upstream").lower().encode()
 _NONE = Controls()  # the controls of most requests
 
 
+class Member(NamedTuple):
+    """A member of a body that sets controls."""
+
+    name: str
+    keys: Mapping[str, str]  # the control that each of its keys sets; "" for a key that sets none
+
+
+EXTENSION = Member("condenser", {key: key for key in KEYS})
+
+
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
@@ -307,14 +317,15 @@ def read(
     extension: object,
     suffix: Pipeline | None,
     check: Callable[[Controls], None] | None = None,
+    member: Member = EXTENSION,
 ) -> Controls:
     """The controls of a request; raises `BadRequest` that names the wrong header or member.
 
-    `check` raises it for controls that clients may not set.
+    `check` raises it for controls that clients may not set; `member` is the one whose value `extension` is.
     """
     from_headers, unknown = _from_headers(headers)
     from_suffix: dict[str, Given] = {"strategy": ("model", str(suffix))} if suffix else {}
-    given = {**from_suffix, **_from_body(extension), **from_headers}
+    given = {**from_suffix, **_from_body(extension, member), **from_headers}
     if not (given or unknown):
         return _NONE
     values: dict[str, Any] = {"params": {key: param for key, (param, _) in given.items()}}
@@ -353,19 +364,19 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Giv
     return values, unknown
 
 
-def _from_body(extension: object) -> dict[str, Given]:
+def _from_body(extension: object, member: Member) -> dict[str, Given]:
     if extension is None:
         return {}
     if not isinstance(extension, Mapping):
-        raise BadRequest("'condenser' must be an object.", param="condenser")
+        raise BadRequest(f"'{member.name}' must be an object.", param=member.name)
     values: dict[str, Given] = {}
     for name, value in extension.items():
-        key = name.replace("_", "-")
-        if key not in KEYS:
-            message = f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}."
-            raise BadRequest(message, param=f"condenser.{printable(name)}")
-        if value is not None:
-            values[key] = (f"condenser.{name}", value)
+        key = member.keys.get(name.replace("_", "-"))
+        if key is None:
+            message = f"'{member.name}' has no key {quoted(name)}; known: {', '.join(member.keys)}."
+            raise BadRequest(message, param=f"{member.name}.{printable(name)}")
+        if key and value is not None:
+            values[key] = (f"{member.name}.{name}", value)
     return values
 
 

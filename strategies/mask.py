@@ -8,7 +8,6 @@ their results.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,19 +16,16 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
-from strategies.core.excerpt import ERROR
 from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
+from strategies.core.result_lines import again_of, excerpt_of, result_line
 from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
-
-EXCERPT = 160  # characters of an excerpt
-_NO_ERROR = re.compile(r"\b(?:0|no|without)\s+(?:\w+\s+)?(?:error|fail|exception)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +109,8 @@ class Mask(Strategy):
         file = target(call) if call else None
         if files.keeps(file, tokens):
             return text
-        line = _result_line(call, file, len(text), tokens, handle, is_repeated=is_repeated, chinese=files.chinese)
-        excerpt = "" if file or is_repeated or tokens <= 2 * self.options.min_tokens else _excerpt(text)
+        line = result_line(call, file, len(text), tokens, handle, is_repeated=is_repeated, chinese=files.chinese)
+        excerpt = "" if file or is_repeated or tokens <= 2 * self.options.min_tokens else excerpt_of(text)
         return f"{line}\n{excerpt}" if excerpt else line
 
     def _arguments(self, call: ToolCall, files: _Files, handle: str) -> Mapping[str, object] | None:
@@ -129,7 +125,7 @@ class Mask(Strategy):
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
         named = file if file and file.path != value else None
-        again = _again(named, handle, chinese=chinese)
+        again = again_of(named, handle, chinese=chinese)
         return f"[已省略 {len(value):,} 个字符{again}]" if chinese else f"[{len(value):,} characters left out{again}]"
 
 
@@ -172,38 +168,3 @@ class _Files:
         self._room -= tokens
         self.kept += 1
         return True
-
-
-def _excerpt(text: str) -> str:
-    """The excerpt of a command's output: the last line that mentions an error, else its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = (line for line in reversed(lines) if ERROR.search(line[:EXCERPT]) and not _NO_ERROR.search(line[:EXCERPT]))
-    line = next(errors, lines[-1] if lines else "")
-    return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
-
-
-def _result_line(
-    call: ToolCall | None,
-    file: Target | None,
-    characters: int,
-    tokens: int,
-    handle: str,
-    *,
-    is_repeated: bool,
-    chinese: bool,
-) -> str:
-    again, tool = _again(file, handle, chinese=chinese), call.name if call else ""
-    if chinese:
-        name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""
-        later = "；之后又运行过" if is_repeated and not file else ""
-        return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{later}{again}]"
-    where = f" on {file.path}" if file else ""
-    later = "; run again later" if is_repeated and not file else ""
-    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{later}{again}]"
-
-
-def _again(file: Target | None, handle: str, *, chinese: bool) -> str:
-    """How to get again what was left out; a file is not said to be what it was."""
-    if chinese:
-        return (f"；{file.path} 此后可能已更改" if file else "") + f"；句柄 {handle}"
-    return (f"; {file.path} may have changed since" if file else "") + f"; handle {handle}"

@@ -227,6 +227,7 @@ OTHER_MEANINGS = {
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
     "proxy/servers/refusals.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/bodies/message_cache.py": {"messages"},  # an attribute
+    "proxy/turn/compress.py": {"messages"},  # the list that comes and goes, in whatever protocol it is
     "proxy/turn/passing.py": {"messages"},  # a segment of a path
     "proxy/conversations/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/conversations/codec.py": {"messages"},

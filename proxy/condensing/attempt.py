@@ -229,7 +229,7 @@ def _is_too_small(context: RequestContext) -> bool:
     return not context.must_store and keeping.is_small(context.history.sent.tokens, window)
 
 
-def _marked(view: View, body: Body) -> list[bytes]:
+def marked(view: View, body: Body) -> list[bytes]:
     """The elements of a view as bytes; if the protocol has prompt-cache markers, the view's head may end with one."""
     messages = view.messages
     elements = [message.data for message in messages]
@@ -273,7 +273,7 @@ def spliced(
     request = context.request
     messages = None
     if hidden or is_rewritten(view, context):
-        elements = [*_marked(view, request.body), *map(str.encode, hidden)]
+        elements = [*marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     managed, policy = request.body.endpoint.management_member, context.policy
     return request.body.spliced(

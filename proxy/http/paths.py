@@ -36,6 +36,7 @@ OWN_PATHS = (
     "POST completions",
     "POST embeddings",
     "POST moderations",
+    "POST compress",
     "POST rerank",
     "POST audio/*",
     "POST images/*",

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+from proxy.controls import EXTENSION, Member
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.protocols.hidden_calls import Said, Splicer, ToolUse
@@ -112,6 +113,7 @@ class Endpoint(ABC):
     # -- requests: the list
 
     list_member = "messages"  # the member of a body that holds the list of elements
+    controls_member: Member = EXTENSION  # the member that says what is asked of the proxy itself
     list_is_optional = False  # whether a body may have no list, or an empty one
     from_text: Callable[[str], Mapping[str, object]] | None = None
     """Makes an element of a string, if the protocol accepts a string instead of the list."""

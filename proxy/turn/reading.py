@@ -11,7 +11,7 @@ one that would not be changed anyway (strategy `off`). These are forwarded as th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -22,7 +22,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.bodies import wire
-from proxy.bodies.scanning import EXTENSION
 from proxy.bodies.wire import ClientRequest
 from proxy.callers.keys import check_permitted, check_unread
 from proxy.callers.tenants import Owner
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
 
 _MAX_DIGITS = 20  # of a content length that are read
+ReadBody = Callable[..., Awaitable[wire.Body]]  # as `wire.read_through_cache` does
 READ_WHOLE = 1024 * 1024
 """A body that is only passed on is read whole up to this length, so that it can be sent again; else in parts."""
 WATCH_AFTER = 0.05
@@ -241,8 +241,10 @@ async def spend_bytes(came: AdmittedRequest, size: int, tenant: str) -> None:
     came.at_end.append(end)
 
 
-async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientRequest:
-    """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `PassOn`."""
+async def read_request(
+    endpoint: Endpoint, admitted: AdmittedRequest, read: ReadBody = wire.read_through_cache
+) -> ClientRequest:
+    """Reads a request, its body by `read`; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `PassOn`."""
     scope, services, owner, place = admitted.scope, admitted.services, admitted.owner, admitted.place
     headers, limit = scope["headers"], services.settings.limits.body
     named = dict(headers)
@@ -267,9 +269,7 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
                 plain = await decode_body(data, decoder, limit)
                 place.hold(len(plain) - unpacked)
         await place.take()  # not earlier: what it needs depends on the body's unpacked size
-        body = await wire.read_through_cache(
-            plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant
-        )
+        body = await read(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
         asked = controls.read(headers, None, None, services.permit)
@@ -283,7 +283,7 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
         raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
     request = _client_request(admitted, body, data if encoding else b"")
     admitted.line.model, admitted.line.upstream = request.model, request.upstream.name
-    return await _with_items_opened(request, admitted) if endpoint.compact_path else request
+    return await _with_items_opened(request, admitted) if body.endpoint.compact_path else request
 
 
 async def _with_items_opened(request: ClientRequest, admitted: AdmittedRequest) -> ClientRequest:
@@ -340,7 +340,8 @@ async def receive_body(client: ClientStream, limit: int, place: Place) -> bytes:
 def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: bytes) -> ClientRequest:
     scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
-    asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
+    member = endpoint.controls_member
+    asked = controls.read(scope["headers"], body.values.get(member.name), suffix, services.permit, member)
     if suffix is None and model and "@" in model and (warning := controls.suffix_warning(model)):
         asked = replace(asked, warnings=(*asked.warnings, warning))
     prefix = scope.get("path_params", {}).get("prefix")
