@@ -57,6 +57,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     which = "its id as `show` prints it; by default the latest one that views apply"
     revert.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
+    revert.add_argument("--undo", action="store_true", help="take a revert back; by default the latest one")
+    text = "leave a line of the ledger, or a memory card, out from the next condensation on"
+    drop = add_action(actions, "drop", _drop, text, _ID)
+    drop.add_argument("line", metavar="LINE", help="its number or id as `show` prints it, or the id of a card")
+    drop.add_argument("--now", action="store_true", help="at once: the prompt cache of the upstream misses once")
     text = "keep a message word for word in every later view, with the call or the results that belong to it"
     pin = add_action(actions, "pin", _pin, text, _ID)
     pin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it")
@@ -122,17 +127,29 @@ def _delete(arguments: argparse.Namespace) -> None:
 
 
 def _revert(arguments: argparse.Namespace) -> None:
-    name = arguments.condensation
+    name, state, done = arguments.condensation, "standing", "reverted"
+    if arguments.undo:
+        state, done = "reverted", "restored"
     if name is None:
         records = request_session(arguments)["condensations"]
-        standing = [record["id"] for record in records if record["standing"]]
-        if not standing:
-            print("no condensation to revert")
+        found = [record["id"] for record in records if record[state]]
+        if not found:
+            print("no revert to take back" if arguments.undo else "no condensation to revert")
             return
-        name = standing[-1]
-    hint = "no such condensation in this session"
-    request_session(arguments, "condensations", name, "revert", method="POST", hint_404=hint)
-    print(f"reverted {name}")
+        name = found[-1]
+    method, hint = "DELETE" if arguments.undo else "POST", "no such condensation in this session"
+    request_session(arguments, "condensations", name, "revert", method=method, hint_404=hint)
+    print(f"{done} {name}")
+
+
+def _drop(arguments: argparse.Namespace) -> None:
+    line, rows = arguments.line, request_session(arguments)["ledger"]
+    if line.isdecimal() and line not in [row["id"] for row in rows] and 0 < int(line) <= len(rows):
+        line = rows[int(line) - 1]["id"]
+    query = {"now": "true"} if arguments.now else {}
+    hint = "its ledger has no such line, and its memory no such card"
+    request_session(arguments, "ledger", line, method="DELETE", hint_404=hint, **query)
+    print(f"dropped {line}, {'at once' if arguments.now else 'from the next condensation on'}")
 
 
 def _pin(arguments: argparse.Namespace) -> None:
@@ -212,6 +229,11 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         ]
     )
     yield from _replacement_lines(session)
+    if session.get("ledger"):
+        yield ""
+        yield "ledger, which `sessions drop` takes lines from:"
+    for number, row in enumerate(session.get("ledger", ()), 1):
+        yield f"  {number}  {row['id']}  {_cut(one_line(row['text']))}{' (dropped)' if row['dropped'] else ''}"
     if session["memory"]:
         yield ""
         yield f"facts: {len(session['memory'])}"
@@ -248,7 +270,7 @@ def _replacement_lines(session: Mapping[str, Any]) -> Iterator[str]:
             first, last = piece[0], piece[1] - 1
             yield f"  [{f'message {first}' if first == last else f'messages {first} to {last}'}, word for word]"
         else:
-            for line in _text(json_or_none(piece["raw"].encode())).splitlines():
+            for line in _words(json_or_none(piece["raw"].encode())).splitlines():
                 yield from wrap(one_line(line), WIDTH, initial_indent="  ", subsequent_indent="  ")
     kept = [range(*piece) for piece in in_use[-1]["pieces"] if isinstance(piece, list)]
     for pin in session.get("pins", ()):
@@ -258,13 +280,19 @@ def _replacement_lines(session: Mapping[str, Any]) -> Iterator[str]:
             yield f"  [message {number} of branch {pin['branch']}, pinned, word for word]"
 
 
-def _text(value: Any) -> str:
-    """The text in a message or an item of any protocol."""
+def _words(value: Any) -> str:
+    """What a message or an item of any protocol says, its calls included; the type of what says nothing in words."""
     if isinstance(value, list):
-        return "\n".join(filter(None, map(_text, value)))
-    if isinstance(value, Mapping):
-        return "\n".join(filter(None, (_text(value.get(name)) for name in ("content", "text", "output"))))
-    return value if isinstance(value, str) else ""
+        return "\n".join(filter(None, map(_words, value)))
+    if not isinstance(value, Mapping):
+        return value if isinstance(value, str) else ""
+    call = value.get("function", value)
+    given = call.get("arguments", call.get("input"))
+    parts = [_words(value.get(name)) for name in ("summary", "thinking", "content", "text", "output", "tool_calls")]
+    if given is not None:
+        parts.append(f"{call.get('name')} {given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)}")
+    is_part = "role" not in value and value.get("type") not in (None, "reasoning")
+    return "\n".join(filter(None, parts)) or (f"[{value['type']}]" if is_part else "")
 
 
 def _economy(advice: Mapping[str, Any] | None) -> str:
@@ -280,10 +308,10 @@ def _condensation_line(record: Mapping[str, Any], *, is_latest: bool) -> str:
     by_rules = f", record by rules: {record['fallback_reason']}" if record.get("fallback_reason") else ""
     return (
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {_state(record)}, {record['strategy']} by"
-        f" {record['trigger']}{by_rules}, {record['covered']} messages, {record['tokens_before']:,} ->"
-        f" {record['tokens_after']:,} tokens, {record['rescued']:,} of {record['requests']:,} requests rescued,"
-        f" {record['saved_tokens']:,} tokens saved, {record['own_tokens']:,} of own calls,"
-        f" {moment(record['created_at'])}"
+        f" {record['trigger']}{by_rules}, stands for {record.get('stands_for', record['covered'])} messages,"
+        f" {record['tokens_before']:,} -> {record['tokens_after']:,} tokens, {record['rescued']:,} of"
+        f" {record['requests']:,} requests rescued, {record['saved_tokens']:,} tokens saved,"
+        f" {record['own_tokens']:,} of own calls, {moment(record['created_at'])}"
     )
 
 
@@ -334,9 +362,9 @@ def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: 
     for number, message in enumerate(messages):
         pin = pins.get(number)
         pinned = f" (pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'})" if pin else ""
-        content = message.get("content") or message.get("tool_calls")
-        line = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
-        yield f"  {number}{pinned}  {line}"
+        who = str(message.get("role") or message.get("type")).replace("_", " ")
+        said = f'"{one_line(_words(message))}"'
+        yield f"  {number}{pinned}  {_cut(who)}: {_cut(said)}"
 
 
 def _cut(text: str) -> str:

@@ -33,6 +33,7 @@ from typing import NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.condensing.turn import Decision, RequestContext
+from proxy.conversations.drops import dropped_in
 from proxy.conversations.keeping import Keeper
 from proxy.conversations.searching import offer_members
 from proxy.protocols import compaction
@@ -92,6 +93,7 @@ class Run(NamedTuple):
     budget: Budget | None  # in tokens of our own count
     session: SessionFacts
     started: float  # when it began, by `perf_counter`
+    drops: frozenset[str] = frozenset()  # what a person has dropped from the ledger
 
     @property
     def trigger(self) -> Trigger:
@@ -204,7 +206,7 @@ class PipelineRunner:
         return self._expected_seconds(policy.roles[role], caller, joins=joins) > max(left, 0.0)
 
     async def _drive(self, run: Run, resolve: Resolve) -> RunResult:
-        requirement, base, policy, budget, session, _ = run
+        requirement, base, policy, budget, session, *_ = run
         if budget is None:
             return RunResult(reason=Reason.WINDOW_UNKNOWN)
         driver = _Driver(resolve, base.view)
@@ -225,6 +227,8 @@ class PipelineRunner:
         if Reason.NO_ROOM in outcome.reasons.values():
             self._note_no_room(budget)
         made = condensation_of(run, outcome, driver.tokens, self._clock())
+        if run.drops:
+            made = replace(made.without(dropped_in(run.drops), base.view.counter.dialect), recorded=())
         return RunResult(made, outcome.failure, driver.tokens, driver.has_asked)
 
     def _note_no_room(self, budget: Budget) -> None:
@@ -492,7 +496,8 @@ class Maker:
 
     def _run_for(self, requirement: Requirement, decision: Decision, verdict: Verdict | None = None) -> Run:
         context, facts = decision.context, decision.context.session_facts(self._clock(), verdict)
-        return Run(requirement, decision.base, context.policy, context.sized.budget, facts, perf_counter())
+        budget, drops = context.sized.budget, context.recognised.drops
+        return Run(requirement, decision.base, context.policy, budget, facts, perf_counter(), drops)
 
 
 def _one_level_deeper(condensation: Condensation) -> Condensation:

@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.conversations.cards import SOURCE as SCOPE
-from proxy.conversations.cards import with_card, without_cards
-from proxy.conversations.codec import condensation_document, encode_verdict, record_name, reverted
+from proxy.conversations.cards import parse_card, parse_export, with_card, without_cards
+from proxy.conversations.codec import condensation_document, encode_verdict, record_name, restoring, reverted
+from proxy.conversations.drops import drop_mark, ledger_of, line_ids
 from proxy.conversations.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
 from proxy.conversations.requests import RequestRecord, unpacked_all
 from proxy.conversations.session import MAIN, Branch, Session, pin_for, session_key
@@ -31,7 +31,7 @@ from proxy.conversations.totals import MILLION
 from proxy.errors import BadRequest
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
+from strategies.core.cards import MemoryCard, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads, normalized
@@ -155,15 +155,31 @@ class Admin:
         document["tenant_name"] = self._name_of(key.tenant)
         return ShownSession(document, session, requests, branches, counter)
 
-    async def revert(self, key: StoreKey, condensation: str) -> Document | None:
-        """Takes a condensation back, so that no later view applies it; None if there is none. May be repeated."""
+    async def revert(self, key: StoreKey, condensation: str, *, undo: bool = False) -> Document | None:
+        """Takes a condensation back, so that no later view applies it; with `undo`, takes that back.
+
+        None if there is no such condensation. May be repeated.
+        """
         session = await self._stored.in_time(self._stored.load(key))
         records = session.condensations if session else ()
         found = next((record for record in records if record.id == condensation), None)
         if session is None or found is None:
             return None
-        await self._mark(key, reverted(record_name(found.digest, found.depth)))
-        return {"object": "reverted", "condensation": condensation}
+        if found.reverted is undo:
+            mark = restoring if undo else reverted
+            await self._mark(key, mark(record_name(found.digest, found.depth), found.restored))
+        return {"object": "restored" if undo else "reverted", "condensation": condensation}
+
+    async def drop(self, key: StoreKey, line: str, *, now: bool = False) -> Document | None:
+        """Leaves a line out of the ledger from the next condensation on, or at once; None if there is none such.
+
+        May be repeated.
+        """
+        session = await self._stored.in_time(self._stored.load(key))
+        if session is None or line not in line_ids(session):
+            return None
+        await self._mark(key, drop_mark(line, session.condensations, now=now))
+        return {"object": "dropped", "line": line, "now": now}
 
     async def _mark(self, key: StoreKey, mark: str) -> None:
         await self._stored.in_time(self._stored.store.mark(key, mark))
@@ -361,6 +377,7 @@ def session_document(
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
         **{each: dict(v) if isinstance(v, Mapping) else v._asdict() for each, v in session.traits.items()},
+        "ledger": ledger_of(session, next((made for made in reversed(condensations) if made.standing), None)),
         "memory": to_json(session.cards()),
         "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
         "requests": [request_document(each) for each in requests],
@@ -395,6 +412,7 @@ def _condensation(condensation: Condensation, requests: Iterable[RequestRecord])
         **condensation_document(condensation),
         "standing": condensation.standing,
         "reverted": condensation.reverted,
+        "stands_for": condensation.stands_for,
         "fallback_reason": condensation.told("fallback_reason") or None,
         "requests": len(used),
         "rescued": sum(record.is_rescued for record in used),
@@ -406,11 +424,8 @@ def _condensation(condensation: Condensation, requests: Iterable[RequestRecord])
 
 # -- memory ----------------------------------------------------------------------------------------------
 
-SOURCE = "person"
 TOP_K = 5
 MAX_HITS = 100
-MAX_TAGS = 32
-MAX_IMPORTED = 500
 EXPORTED = ("content", "type", "tags", "created_at", "source")
 
 
@@ -527,57 +542,6 @@ class MemoryAdmin:
     async def _change(self, key: StoreKey, change: Callable[[Session | None], Session | None]) -> Session | None:
         changing = self.stored.change(key, change, self.ttl)
         return await self.stored.write(changing, self.stored.patience())
-
-
-def parse_card(written: object, now: float) -> MemoryCard:
-    """The card in a JSON object that a person wrote; `now` is in seconds since the epoch. Raises `BadRequest`."""
-    if not isinstance(written, Mapping) or not written.keys() <= {"content", "type", "tags"}:
-        raise BadRequest("A card is a JSON object with 'content', 'type' and 'tags'.")
-    content, kind, tags = written.get("content"), written.get("type", "fact"), written.get("tags", [])
-    if not isinstance(content, str) or not content.strip() or len(content) > LONGEST:
-        raise BadRequest(f"'content' must be a text of 1-{LONGEST} characters.", param="content")
-    if kind not in TYPES:
-        raise BadRequest(f"'type' must be one of {', '.join(TYPES)}.", param="type")
-    if not _are_tags(tags):
-        raise BadRequest(f"'tags' must be a list of at most {MAX_TAGS} texts.", param="tags")
-    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-    return MemoryCard(" ".join(content.split()), kind, tuple(dict.fromkeys(tags)), at, SOURCE)
-
-
-def parse_export(written: object, now: float) -> list[MemoryCard]:
-    """The cards of a JSON array in the format of the reference document. Raises `BadRequest`.
-
-    Members that the document does not name are left out.
-    """
-    if not isinstance(written, list) or len(written) > MAX_IMPORTED:
-        raise BadRequest(f"Memory is imported as a JSON array of at most {MAX_IMPORTED} cards.")
-    cards = []
-    for place, document in enumerate(written):
-        try:
-            cards.append(_exported_card(document, now))
-        except BadRequest as error:
-            raise BadRequest(f"Card {place}: {error}", param=f"[{place}].{error.param or ''}".rstrip(".")) from None
-    return cards
-
-
-def _exported_card(written: object, now: float) -> MemoryCard:
-    if not isinstance(written, Mapping):
-        raise BadRequest("a card is a JSON object.")
-    card = parse_card({name: written[name] for name in ("content", "type", "tags") if name in written}, now)
-    at, source = written.get("created_at", card.created_at), written.get("source", SOURCE)
-    try:
-        datetime.fromisoformat(at)
-    except (TypeError, ValueError):
-        raise BadRequest("'created_at' must be an ISO 8601 time.", param="created_at") from None
-    if not isinstance(source, str) or len(source) > LONGEST:
-        raise BadRequest(f"'source' must be a text of at most {LONGEST} characters.", param="source")
-    return replace(card, created_at=at, source=source)
-
-
-def _are_tags(tags: object) -> bool:
-    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) > MAX_TAGS:
-        return False
-    return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)
 
 
 def card_document(card: MemoryCard, session: Session) -> Document:

@@ -11,15 +11,21 @@ request's condensation are also put into its scope.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from proxy.conversations.session import Session, session_key
+from proxy.errors import BadRequest
 from proxy.store.base import StoreKey
-from strategies.core.cards import MemoryCard, distinct
+from strategies.core.cards import LONGEST, TYPES, MemoryCard, distinct
 
 SOURCE = "X-Condenser-Memory-Scope"
 SHOWN = "scope:"  # the prefix of a scope's name in its id
 MAX_CARDS = 500
+PERSON = "person"
+MAX_TAGS = 32
+MAX_IMPORTED = 500
 
 
 def scope_key(tenant: str, id: str) -> StoreKey:
@@ -63,3 +69,57 @@ def _all(session: Session) -> Iterator[MemoryCard]:
 
 def _alike(one: MemoryCard, other: MemoryCard) -> bool:
     return one.id == other.id or other.repeats(one)
+
+
+# -- written by a person
+
+
+def parse_card(written: object, now: float) -> MemoryCard:
+    """The card in a JSON object that a person wrote; `now` is in seconds since the epoch. Raises `BadRequest`."""
+    if not isinstance(written, Mapping) or not written.keys() <= {"content", "type", "tags"}:
+        raise BadRequest("A card is a JSON object with 'content', 'type' and 'tags'.")
+    content, kind, tags = written.get("content"), written.get("type", "fact"), written.get("tags", [])
+    if not isinstance(content, str) or not content.strip() or len(content) > LONGEST:
+        raise BadRequest(f"'content' must be a text of 1-{LONGEST} characters.", param="content")
+    if kind not in TYPES:
+        raise BadRequest(f"'type' must be one of {', '.join(TYPES)}.", param="type")
+    if not _are_tags(tags):
+        raise BadRequest(f"'tags' must be a list of at most {MAX_TAGS} texts.", param="tags")
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    return MemoryCard(" ".join(content.split()), kind, tuple(dict.fromkeys(tags)), at, PERSON)
+
+
+def parse_export(written: object, now: float) -> list[MemoryCard]:
+    """The cards of a JSON array in the format of the reference document. Raises `BadRequest`.
+
+    Members that the document does not name are left out.
+    """
+    if not isinstance(written, list) or len(written) > MAX_IMPORTED:
+        raise BadRequest(f"Memory is imported as a JSON array of at most {MAX_IMPORTED} cards.")
+    cards = []
+    for place, document in enumerate(written):
+        try:
+            cards.append(_exported_card(document, now))
+        except BadRequest as error:
+            raise BadRequest(f"Card {place}: {error}", param=f"[{place}].{error.param or ''}".rstrip(".")) from None
+    return cards
+
+
+def _exported_card(written: object, now: float) -> MemoryCard:
+    if not isinstance(written, Mapping):
+        raise BadRequest("a card is a JSON object.")
+    card = parse_card({name: written[name] for name in ("content", "type", "tags") if name in written}, now)
+    at, source = written.get("created_at", card.created_at), written.get("source", PERSON)
+    try:
+        datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise BadRequest("'created_at' must be an ISO 8601 time.", param="created_at") from None
+    if not isinstance(source, str) or len(source) > LONGEST:
+        raise BadRequest(f"'source' must be a text of at most {LONGEST} characters.", param="source")
+    return replace(card, created_at=at, source=source)
+
+
+def _are_tags(tags: object) -> bool:
+    if not isinstance(tags, Sequence) or isinstance(tags, str) or len(tags) > MAX_TAGS:
+        return False
+    return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import count
 from typing import Any, NamedTuple
 
+from proxy.conversations.drops import DROP, without_dropped
 from proxy.conversations.session import (
     NOTHING,
     Branch,
@@ -158,9 +160,23 @@ def record_name(digest: bytes, depth: int) -> str:
     return f"{digest.hex()}:{depth}"
 
 
-def reverted(name: str) -> str:
-    """The mark that says that a person took back the condensation in the record of this name."""
-    return f"reverted:{name}"
+def reverted(name: str, restored: int = 0) -> str:
+    """The mark that says that a person took back the condensation in the record of this name.
+
+    `restored` is how often a person took that back before, each time with a mark of its own.
+    """
+    return f"reverted:{restored}:{name}" if restored else f"reverted:{name}"
+
+
+def restoring(name: str, restored: int) -> str:
+    """The mark that takes such a mark back."""
+    return f"un{reverted(name, restored)}"
+
+
+def _reverts(name: str, marks: Container[str]) -> tuple[bool, int]:
+    """Whether a record is reverted, and how often a person took that back."""
+    restored = next(number for number in count() if restoring(name, number) not in marks)
+    return reverted(name, restored) in marks, restored
 
 
 def condensation_document(condensation: Condensation) -> dict[str, Any]:
@@ -298,20 +314,22 @@ class Records:
         marks = snapshot.marks
         session = session._replace(revision=snapshot.revision)
         if marks:
-            session = session._replace(pins=pins_in(marks))
+            session = session._replace(pins=pins_in(marks), drops=frozenset(filter(DROP.fullmatch, marks)))
         if not snapshot.records:
             return session
         records = []
         for name, data in snapshot.records.items():
-            is_reverted = reverted(name) in marks
+            is_reverted, restored = _reverts(name, marks) if reverted(name) in marks else (False, 0)
             try:
                 record = self.condensation(data, standing=name in marks and not is_reverted)
             except StoreError as error:
                 _log.warning("condensation %s of session %s is not used: %s", name, session.id, error)
                 continue
             if record is not None:
-                records.append(replace(record, reverted=True) if is_reverted else record)
-        return session._replace(condensations=tuple(records))
+                is_plain = not (is_reverted or restored)
+                records.append(record if is_plain else replace(record, reverted=is_reverted, restored=restored))
+        shown = without_dropped(records, session.drops, DIALECTS[session.dialect]) if session.drops else records
+        return session._replace(condensations=tuple(shown))
 
     def put_session(self, meta: bytes, session: Session, size: int) -> None:
         """Caches a session that is stored as `meta`; `size` is the length of its document before compression."""

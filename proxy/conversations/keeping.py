@@ -117,7 +117,7 @@ class Keeper:
 
     async def take_back(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as reverted, because its upstream cannot read it; a failure is only logged."""
-        name = reverted(record_name(condensation.digest, condensation.depth))
+        name = reverted(record_name(condensation.digest, condensation.depth), condensation.restored)
         await self._logged(lambda: self.mark(recognised, name))()
 
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
@@ -224,6 +224,8 @@ class Keeper:
                         await self._stored.store.mark(recognised.key, pin.mark)
                         if not pin.is_live:
                             await self._stored.store.mark(recognised.key, pin.mark_of_end)
+                    for mark in recognised.drops if recognised.session is None else ():
+                        await self._stored.store.mark(recognised.key, mark)
                     return
                 stored = await self._stored.load(recognised.key)
                 recognised = _forked_if_moved(recognised._replace(session=stored), update)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from proxy.callers.tenants import ALWAYS, UNPROVEN, Trust
 from proxy.conversations.cards import SHOWN, SOURCE, scope_key
+from proxy.conversations.drops import without_dropped
 from proxy.conversations.session import (
     CHAT,
     DERIVED,
@@ -48,6 +49,7 @@ from strategies.core.client_compaction import candidates
 from strategies.core.condensation import Condensation
 from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
+from strategies.dialects import DIALECTS
 
 _CANDIDATES = 4
 _NEWEST = 16  # nodes that are looked up first: a conversation that continues is found by one of its last nodes
@@ -95,6 +97,7 @@ class Recognised(NamedTuple):
     condensations: tuple[Condensation, ...] = ()  # the condensations of the session and of its ancestors
     patches: tuple[Overlay, ...] = ()  # hidden rounds of the session and of its ancestors, the newest last
     pins: tuple[Pin, ...] = ()  # the pins of the session; for a new fork, those of its parent, which it takes over
+    drops: frozenset[str] = frozenset()  # what a person has dropped from the ledger there, which goes over likewise
     parent: str | None = None  # the stored name of the session that a new one forks from
     inherited: int = 0  # how many first messages a new fork shares with its parent
     failure: str = ""  # the reason of a `StoreError`; "" if the store has answered
@@ -245,6 +248,7 @@ class Recogniser:
             condensations=session.condensations,
             patches=session.patches,
             pins=session.pins,
+            drops=session.drops,
             newest_turn=newest_turn(session, branch, transcript),
         )
 
@@ -336,8 +340,10 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     """
     sessions = [session, *await lookup.ancestors(session)]
     condensations = tuple({record.id: record for one in reversed(sessions) for record in one.condensations}.values())
+    if session.drops:
+        condensations = without_dropped(condensations, session.drops, DIALECTS[session.dialect])
     patches = tuple(patch for one in reversed(sessions) for patch in one.patches)
-    return blank._replace(condensations=condensations, patches=patches, pins=session.pins)
+    return blank._replace(condensations=condensations, patches=patches, pins=session.pins, drops=session.drops)
 
 
 def provisional_id(tenant: str, opening: bytes) -> str:

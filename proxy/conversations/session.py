@@ -249,6 +249,8 @@ class Session(NamedTuple):
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
     pins: tuple[Pin, ...] = ()
     """The messages that a person pinned, oldest pin first, including those unpinned later; each is stored as a mark."""
+    drops: frozenset[str] = frozenset()
+    """The marks of what a person has dropped from the ledger (`proxy/conversations/drops.py`)."""
     tip: Tip = Tip()
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()

@@ -114,8 +114,8 @@ class StoredSessions:
         is_first = await self.store.save(key, write) or await self._save_over_other_version(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
-            has_more = session.condensations or session.pins
-            bare = session._replace(condensations=(), pins=()) if has_more else session
+            has_more = session.condensations or session.pins or session.drops
+            bare = session._replace(condensations=(), pins=(), drops=frozenset()) if has_more else session
             self.records.put_session(meta, bare, length)
         return is_first
 

@@ -341,6 +341,13 @@ async def _deleted(deleting: Awaitable[bool]) -> Answer:
     return {"object": "deleted", "sessions": 1} if await deleting else None
 
 
+async def _drop(call: Call) -> Answer:
+    """Drops a line of the ledger, or a memory card by its id."""
+    name, admin = call.names[2], call.services.admin
+    dropped = await admin.drop(call.key, name, now=call.query.get("now") == "true")
+    return dropped or await call.services.memory_admin.forget(call.key, name)
+
+
 async def _search(call: Call) -> Answer:
     text, top_k = call.query.get("query", ""), call.query.get("top_k", str(TOP_K))
     if not text.strip():
@@ -405,7 +412,9 @@ _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     },
     "sessions/*/*/condensations/*/revert": {
         "POST": lambda call: call.services.admin.revert(call.key, call.names[2]),
+        "DELETE": lambda call: call.services.admin.revert(call.key, call.names[2], undo=True),
     },
+    "sessions/*/*/ledger/*": {"DELETE": _drop},
     "sessions/*/*/pins": {"POST": lambda call: call.services.admin.pin(call.key, call.body)},
     "sessions/*/*/pins/*": {"DELETE": lambda call: call.services.admin.unpin(call.key, call.names[2])},
     "sessions/*/*/memory": {

@@ -20,7 +20,7 @@ its share was checked when it was made, and newer messages must not make us thro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
-from strategies.core.messages import TokenCounter
-from strategies.core.pieces import Keep, Overlay, Piece, is_opaque
+from strategies.core.ledger import without
+from strategies.core.messages import Dialect, TokenCounter, dump
+from strategies.core.parsing import loads
+from strategies.core.pieces import Keep, Overlay, Piece, is_opaque, is_record
 from strategies.core.plan import check
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -57,16 +59,31 @@ class Condensation:
     standing: bool = True  # whether a forwarded view has applied it; False while it is only prepared
     reverted: bool = False
     """Whether a person took it back, so that no view applies it any more; `standing` is then False."""
+    restored: int = 0  # how often a person took that back
     cards: tuple[MemoryCard, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Telemetry of the strategies as JSON. Never holds content of the conversation, except for what a judge said."""
 
+    recorded: tuple[Piece, ...] = ()
+    """Its pieces as they were recorded, if a person has dropped something from its ledger; else empty."""
+
     def head_in(self, transcript: Transcript) -> str:
-        """The name of its head as a transcript shows it: by its id, and by what was pinned since it was made."""
+        """The name of its head as a transcript shows it: by its id, and by what was pinned or dropped since."""
         added = {index for index in transcript.pinned if index < self.covered}
         added -= {piece.source for piece in self.pieces if isinstance(piece, Keep)}
-        pins = b"".join(transcript.digests[index] for index in sorted(added))
-        return self.id + (blake2b(pins, digest_size=8).hexdigest() if pins else "")
+        changes = b"".join(transcript.digests[index] for index in sorted(added))
+        changes += repr(self.pieces).encode() if self.recorded else b""
+        return self.id + (blake2b(changes, digest_size=8).hexdigest() if changes else "")
+
+    def without(self, gone: Container[str], dialect: Dialect) -> Condensation:
+        """The same whose ledger lacks the lines and names with these ids."""
+        pieces = tuple(_piece_without(piece, gone, dialect) for piece in self.pieces)
+        return self if pieces == self.pieces else replace(self, pieces=pieces, recorded=self.recorded or self.pieces)
+
+    @property
+    def stands_for(self) -> int:
+        """How many messages its record stands for: all that it covers, except those with a piece of their own."""
+        return self.covered - sum(piece.source is not None for piece in self.pieces)
 
     @property
     def is_opaque(self) -> bool:
@@ -95,6 +112,14 @@ class Condensation:
     @property
     def overlay(self) -> Overlay:
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
+
+
+def _piece_without(piece: Piece, gone: Container[str], dialect: Dialect) -> Piece:
+    if not is_record(piece):
+        return piece
+    body = loads(piece.raw)
+    text = without(said := dialect.text(body), gone)
+    return piece if text == said else replace(piece, raw=dump(dialect.with_texts(body, [text])))
 
 
 JUDGED_IDS, DRIFT_IDS = "dropped_judged_event_ids", "dropped_drift_event_ids"
@@ -142,6 +167,8 @@ def replay(
         same = [each for each in candidates if each.id == last]
         views = _views(transcript, same, fixed, counter)
         again = next((replayed for replayed in views if replayed.applied is not None or not last), None)
+    if again is not None and candidates and candidates[0].restored and candidates[0] is not again.applied:
+        again = None  # a person wants the best one back, which the branch has left for a longer view
     if budget is None:
         return again or next(_views(transcript, candidates, fixed, counter))
     if again is not None and again.view.tokens < budget.trigger and _suits_window(again, budget):

@@ -7,14 +7,15 @@ words decides what is a rule.
     said     the user's units, word for word, oldest first
     names    identifiers, paths and numbers, those of the user first; quoted data
 
-`split_ledger` finds it in a replacement's text, for those who show it.
+`split_ledger` finds it in a replacement's text, for those who show it, and `without` leaves lines of it out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import groupby
 
 from strategies.core.messages import TokenCounter
@@ -41,6 +42,7 @@ _CHINESE_HEADINGS = (f"{_MARK} 用户说过的话，原文，先说的在前："
 _HEADINGS = ((SAID_HEADING, NAMES_HEADING), _CHINESE_HEADINGS)
 _MARKED = re.compile(r"^\[Ledger\]", re.MULTILINE)
 _SAID, _NAME, _NAMES, _COMMA = "- ", "> ", ">> ", ", "
+_ENTRY = re.compile(r"^\s*(?:- )?(?:\(\d+\) )*")  # list mark, and the number of the message where several are alike
 _NAMES_A_LINE = 8
 _LEAST = 4  # tokens in which a name may have room
 
@@ -138,4 +140,24 @@ def split_ledger(text: str) -> tuple[str, Ledger]:
             names.extend(line.removeprefix(_NAMES).split(_COMMA))
         elif line.startswith(_NAME):
             names.append(line.removeprefix(_NAME))
-    return text[: match.start()].rstrip(), Ledger(tuple(said), tuple(names))
+    chinese = any(heading in text for heading in _CHINESE_HEADINGS)
+    return text[: match.start()].rstrip(), Ledger(tuple(said), tuple(names), chinese)
+
+
+def said_in_line(line: str) -> str:
+    """What a line of the ledger quotes."""
+    return _ENTRY.sub("", line, count=1)
+
+
+def line_id(line: str) -> str:
+    """The id of a line or a name of the ledger, which is the same in every record."""
+    return blake2b(said_in_line(line).encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+
+
+def without(text: str, gone: Container[str]) -> str:
+    """The text without the lines and names of its ledger whose ids are in `gone`; the same text if it has none."""
+    record, ledger = split_ledger(text)
+    said, names = (tuple(each for each in part if line_id(each) not in gone) for part in (ledger.said, ledger.names))
+    if (said, names) == (ledger.said, ledger.names):
+        return text
+    return "\n\n".join(filter(None, (record, str(replace(ledger, said=said, names=names)))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeGuard
 
 
 class PieceKind(Enum):
@@ -45,6 +46,12 @@ def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
         later = (i for i, piece in enumerate(whole) if (piece.source or 0) > index)
         whole.insert(next(later, len(whole)), Keep(index))
     return tuple(whole)
+
+
+def is_record(piece: Piece) -> TypeGuard[Literal]:
+    """Whether a piece was written about the messages that it replaces: by us, or by the upstream."""
+    is_ledger = is_carried(piece) and piece.source is None
+    return isinstance(piece, Literal) and (is_ledger or piece.kind in (PieceKind.REPLACEMENT, PieceKind.OPAQUE))
 
 
 def is_memory(piece: Piece) -> bool:

@@ -19,7 +19,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.ledger import split_ledger
 from strategies.core.messages import Dialect, Message, Role, Value
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
+from strategies.core.pieces import Keep, Literal, Overlay, is_record
 from strategies.core.transcript import Transcript
 
 PAGE = 200  # messages on a page
@@ -223,12 +223,6 @@ def _condensed(branch: Branch) -> set[int]:
     return set() if branch.applied is None else set(_covered_by(branch.applied, branch))
 
 
-def _is_record(piece: Literal) -> bool:
-    """Whether a piece was written about the messages that it replaces: by us, or by the upstream."""
-    is_ledger = piece.kind is PieceKind.CARRIED and piece.source is None
-    return is_ledger or piece.kind in (PieceKind.REPLACEMENT, PieceKind.OPAQUE)
-
-
 def _covered_by(made: Condensation, branch: Branch) -> list[int]:
     """The numbers of the messages that a condensation replaced."""
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
@@ -315,7 +309,7 @@ def details_of(wanted: str, branch: Branch) -> dict[str, Any] | None:
     for one in branch.condensations[:place]:
         earlier |= set() if one.reverted else set(_covered_by(one, branch))
     stages = [stage for stage in made.metadata.values() if isinstance(stage, Mapping)]
-    kinds = [_is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
+    kinds = [is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
     texts = list(zip(_texts(made, branch), kinds, strict=True))
     written = [text for text, is_record in texts if is_record]
     ledger = split_ledger("\n".join(written))[1] if written else None

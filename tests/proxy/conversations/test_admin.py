@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from proxy.callers.operators import Operators
 from proxy.commands.proxy_client import NOT_STORED
 from proxy.commands.replaying.recorded import load
-from proxy.commands.sessions import lines_of
+from proxy.commands.sessions import _message_lines, lines_of
 from proxy.conversations.admin import Admin, session_document
 from proxy.conversations.histories import StoredHistory
 from proxy.conversations.session import Session
@@ -340,3 +340,46 @@ def test_what_was_said_is_printed_without_control_characters() -> None:
     }
     text = "\n".join(lines_of(document))
     assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_items_and_blocks_are_shown_in_words() -> None:
+    """What Codex and Claude Code store: Responses' items and Messages' blocks."""
+    shown = {
+        '"Fix the test."': {"role": "user", "content": [{"type": "input_text", "text": "Fix the test."}]},
+        'function call: "shell {"cmd": "ls"}"': {
+            "type": "function_call",
+            "name": "shell",
+            "arguments": '{"cmd": "ls"}',
+            "call_id": "c1",
+        },
+        'function call output: "a.py b.py"': {"type": "function_call_output", "call_id": "c1", "output": "a.py b.py"},
+        'reasoning: "Two files."': {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Two files."}],
+            "encrypted_content": "gAAA",
+        },
+        'assistant: "I look. Read {"path": "a.py"}"': {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t", "name": "Read", "input": {"path": "a.py"}},
+            ],
+        },
+        'user: "1: import os [image]"': {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1: import os"}]},
+                {"type": "image", "source": {"type": "base64", "data": "AAAA"}},
+            ],
+        },
+        'assistant: "read_file {}"': {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}],
+        },
+        'tool: "done"': {"role": "tool", "tool_call_id": "c", "content": "done"},
+    }
+    lines = list(_message_lines(list(shown.values()), {}, "main"))
+    for line, words in zip(lines, shown, strict=True):
+        assert line.endswith(words)
+        assert "input_text" not in line
