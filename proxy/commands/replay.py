@@ -11,32 +11,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from proxy.cli import OK, USAGE
+from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_economy, pipeline, positive, use_config, window
 from proxy.commands.progress import Progress
 from proxy.condensing.policy import RATIOS
-from proxy.errors import SettingsError
+from proxy.errors import CommandFailed, SettingsError
 from proxy.quoting import redacted
 from proxy.servers.windows import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
+from proxy.settings.tables import http_address
+from proxy.values import json_or_none
 from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
+    from proxy.commands.replaying.agreement import LiveResults
     from proxy.commands.replaying.measures import ReplayedConversation
+    from proxy.commands.replaying.play import Playing
     from proxy.commands.replaying.recorded import Conversation
     from proxy.commands.replaying.report import ReplayResults
     from proxy.services import Services
+    from strategies.core.economics import Prices
 
 _OFF = "off"
 _ONE_AND_OFF = 2
 _ROLES = ("summarizer", "judge")
+_RESULTS = "condenser-live.jsonl"
 T = TypeVar("T")
 
 
@@ -63,17 +71,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-cost", metavar="AMOUNT", type=_amount, help="make no call that could cost more in all, and stop there"
     )
+    _add_live(command)
     command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_live(command: argparse.ArgumentParser) -> None:
+    live = command.add_argument_group("asking a real model what it does next, with and without the view")
+    live.add_argument("--live", metavar="URL", help="the upstream's base URL, with its /v1; nothing is sent without it")
+    live.add_argument("--sample", metavar="N", type=positive, default=80, help="requests of each strategy (80)")
+    live.add_argument("--budget", metavar="AMOUNT", type=_amount, help="in money; in tokens for a model without prices")
+    live.add_argument("--key-env", metavar="VARIABLE", default="", help="the environment variable that has the key")
+    live.add_argument("--tools", metavar="FILE", type=Path, help="tools, as JSON, for conversations that have none")
+    live.add_argument("--reply-tokens", metavar="N", type=positive, default=1024, help="most tokens of a reply (1024)")
+    live.add_argument("--results", metavar="FILE", type=Path, default=Path(_RESULTS), help=f"figures ({_RESULTS})")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a row for each strategy; returns 2 if the file cannot be read."""
+    """Prints a row for each strategy; returns 1 if asking a model ended early, 2 if the file cannot be read."""
     from proxy.commands.replaying.recorded import Unreadable
     from proxy.commands.replaying.report import document, page, table
 
     try:
-        conversations = _loaded(arguments.files)[: arguments.limit]
+        conversations = _offering(_loaded(arguments.files)[: arguments.limit], arguments.tools)
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
@@ -81,14 +101,24 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.model = (
         arguments.model or _usual(each.model for each in conversations for _ in each.messages if each.model) or ""
     )
+    if arguments.live is not None:
+        _check_live(arguments)
     replayed = asyncio.run(_replay(conversations, arguments, recorded))
     if arguments.html:
         arguments.html.write_text(page(replayed), "utf-8")
-    if arguments.json:
-        print(json.dumps(document(replayed), indent=1))
-        return OK
-    print(table(replayed))
-    return OK
+    print(json.dumps(document(replayed), indent=1) if arguments.json else table(replayed))
+    return FAILED if replayed.live and replayed.live.stopped else OK
+
+
+def _offering(conversations: Sequence[Conversation], file: Path | None) -> Sequence[Conversation]:
+    """The conversations, with the tools of a file where they have none; raises `CommandFailed`."""
+    if file is None:
+        return conversations
+    found = json_or_none(file.read_text("utf-8"))
+    tools = found.get("tools") if isinstance(found, dict) else found
+    if not isinstance(tools, list):
+        raise CommandFailed(f"{file} is no list of tools, and no object with 'tools'", USAGE)
+    return [each if each.tools else replace(each, tools=tools) for each in conversations]
 
 
 def _loaded(paths: Sequence[Path]) -> Sequence[Conversation]:
@@ -132,6 +162,7 @@ def _window(arguments: argparse.Namespace, settings: Settings, own: Window, reco
 async def _replay(
     conversations: Sequence[Conversation], arguments: argparse.Namespace, recorded: int | None
 ) -> ReplayResults:
+    from proxy.commands.replaying.live import Sampled
     from proxy.commands.replaying.measures import summarize
     from proxy.commands.replaying.models import RealModels, prices_of
     from proxy.commands.replaying.play import Player, Playing, open_replay_proxy
@@ -149,11 +180,14 @@ async def _replay(
         player = Player(built, arguments.model, None if window is own else window.tokens)
         progress = Progress(len(ways) * len(conversations))
         rows: dict[str, list[ReplayedConversation]] = {name: [] for name in ways}
+        sampled: dict[str, list[Playing]] = {}
+        kind = Sampled if arguments.live else Playing
         for i, conversation in enumerate(conversations):
             played = []
             for name, (strategy, economy) in ways.items():
-                playing = Playing(player, conversation, strategy, f"{i}/{name}", economy=economy)
+                playing = kind(player, conversation, strategy, f"{i}/{name}", economy=economy)
                 played.append(await playing.play())
+                sampled.setdefault(name, []).append(playing)
                 progress.step(name)
             if models is not None and models.stopped:
                 break
@@ -165,6 +199,8 @@ async def _replay(
         if relative is not None and built.services.policies.prices(relative):
             costs, priced = prices_of(built.services, relative), f"{relative}, another version"
             currency = f"about {currency}"  # shown, and nothing acts by it
+        prices = None if costs == RATIOS or priced != arguments.model else costs
+        live = await _asked_live(sampled, arguments, settings, prices) if arguments.live else None
     failures = models.failures.items() if models else ()
     warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
     if models is not None and models.stopped:
@@ -181,17 +217,55 @@ async def _replay(
         asked=roles,
         warnings=warnings,
         currency=currency,
+        live=live,
     )
+
+
+async def _asked_live(
+    sampled: Mapping[str, Sequence[Playing]], arguments: argparse.Namespace, settings: Settings, prices: Prices | None
+) -> LiveResults:
+    """What the model at `--live` does next at a sample of the requests."""
+    from proxy.commands.replaying.agreement import LiveResults
+    from proxy.commands.replaying.live import Asker, Purse, Sampled, is_measurable, spread
+    from proxy.servers.upstream import Upstream
+
+    found = LiveResults(redacted(arguments.live), str(arguments.results))
+    sample = []
+    for playings in sampled.values():
+        fit = [each for each in playings if isinstance(each, Sampled) and is_measurable(each.conversation)]
+        found.unmeasurable = [each.conversation.id for each in playings if each not in fit]
+        found.too_long += sum(each.too_long for each in fit)
+        sample += spread([each.found for each in fit], arguments.sample)
+    upstream, purse = Upstream(settings.upstream), Purse(arguments.budget, prices)
+    key = os.environ.get(arguments.key_env, "")
+    asker = Asker(upstream, arguments.live, key, arguments.reply_tokens, purse, arguments.results)
+    try:
+        await asker.measure(found, sample)
+    finally:
+        await upstream.close()
+    return found
+
+
+def _check_live(arguments: argparse.Namespace) -> None:
+    """Raises `SettingsError` for an address, a model or a key that is not there."""
+    try:
+        arguments.live = http_address(arguments.live)
+    except ValueError as error:
+        raise SettingsError(f"--live: {error}") from None
+    if not arguments.model:
+        raise SettingsError("--live needs the name of a model: --model")
+    if arguments.key_env and not os.environ.get(arguments.key_env):
+        raise SettingsError(f"--key-env: {arguments.key_env} is not set")
 
 
 def _ways(arguments: argparse.Namespace, settings: Settings) -> dict[str, tuple[str, str | None]]:
     """How to play: a strategy and an economy by name.
 
-    One strategy is played with `auto` too, unless an economy is chosen or models are asked, who cost money.
+    One strategy is played with `auto` too, unless an economy is chosen or models are asked, which costs money.
     """
     ways = {each.text: (each.text, arguments.economy) for each in arguments.strategy}
     *_, last = arguments.strategy
-    is_chosen = arguments.economy is not None or settings.economy == "auto" or _asked(arguments)
+    is_chosen = arguments.economy is not None or settings.economy == "auto" or _asked(arguments) or arguments.live
     if len(ways) == _ONE_AND_OFF and not is_chosen and not last.observe:
         ways[f"{last.text} economy=auto"] = (last.text, "auto")
     return ways

@@ -70,7 +70,7 @@ class RecordedClient:
     """Sends the requests of a recorded conversation, in a session of its own; `controls` are condenser headers."""
 
     def __init__(self, conversation: Conversation, model: str, **controls: object) -> None:
-        self._raws = [json.dumps(message) for message in conversation.messages]
+        self.raws = [json.dumps(message) for message in conversation.messages]
         members = {**conversation.members, **({"tools": conversation.tools} if conversation.tools else {})}
         self._members = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in members.items())
         self.endpoint = conversation.endpoint
@@ -84,9 +84,7 @@ class RecordedClient:
 
         What came before is in the cache, as it is in a proxy that serves.
         """
-        raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
-        listed = f'"{self.endpoint.list_member}":[{raws}]'
-        data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
+        data = self.body([*self.raws[:end], *map(json.dumps, more)])
         return ClientRequest(
             tenant=TENANT,
             upstream=DEFAULTS[0],  # a replay sends no request
@@ -96,6 +94,12 @@ class RecordedClient:
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
         )
+
+    def body(self, raws: Sequence[str], **more: object) -> bytes:
+        """The body of a request with these messages, and with `more` members."""
+        added = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in more.items())
+        listed = f'"{self.endpoint.list_member}":[{",".join(raws)}]'
+        return f'{{"model":{json.dumps(self._model)},{listed}{self._members}{added}}}'.encode()
 
 
 class Player:
@@ -152,9 +156,9 @@ class Playing:
     ) -> None:
         """`memory` and `economy` are modes; None for those of the settings."""
         given = {"session": session, "strategy": strategy, "memory": memory, "economy": economy}
-        self._client = RecordedClient(conversation, player.model, window=player.window, **given)
+        self.client = RecordedClient(conversation, player.model, window=player.window, **given)
         self._player, self._cache = player, player.services.message_cache
-        self._conversation = conversation
+        self.conversation = conversation
         self._overhead = player.overhead(conversation)
         self.name, self.strategy, self.end = session, strategy, 0
         self.view: Sequence[ForwardedMessage] = []
@@ -162,23 +166,23 @@ class Playing:
 
     async def play(self) -> ReplayedConversation:
         """Sends all requests; returns them, and what the last view has kept."""
-        for end in request_ends(self._conversation):
+        for end in request_ends(self.conversation):
             await self.send(end)
-        return kept_in(self._conversation, self.end, self.view, self.requests)
+        return kept_in(self.conversation, self.end, self.view, self.requests)
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
-        decided, sent = await self._decided(await self._client.request(self._cache, end))
+        decided, sent = await self._decided(await self.client.request(self._cache, end))
         self.requests.append(decided)
         self.view, self.end = sent or self.view, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
-        asked = self._conversation.endpoint.dialect.user(question.text)
-        request = await self._client.request(self._cache, len(self._conversation.messages), asked)
+        asked = self.conversation.endpoint.dialect.user(question.text)
+        request = await self.client.request(self._cache, len(self.conversation.messages), asked)
         decided, sent = await self._decided(request)
-        return decided, question.reaches(text_of(self._conversation, sent[:-1]))
+        return decided, question.reaches(text_of(self.conversation, sent[:-1]))
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
         """The figures of a request and the forwarded messages, none if it was refused."""
@@ -214,7 +218,7 @@ class Playing:
         return decided, sent
 
     def _counted(self, body: wire.Body) -> Sequence[ForwardedMessage]:
-        return [self._player.counted(self._conversation, each.raw) for each in body.elements]
+        return [self._player.counted(self.conversation, each.raw) for each in body.elements]
 
 
 def kept_in(

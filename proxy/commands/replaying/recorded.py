@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxy.commands.replaying.session_files import WINDOW, bodies_in
+from proxy.commands.replaying.session_files import SESSION, WINDOW, bodies_in
 from proxy.protocols import endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint, MalformedElement
@@ -36,6 +36,7 @@ from strategies.dialects.responses import RESPONSES
 _GZIP = b"\x1f\x8b"
 _UNPACKED, _GROWTH = 64 * 1024 * 1024, 20
 """The bytes to which a file may be unpacked, whatever its size, and how many times its size in any case."""
+_TEMPERATURE = "temperature"
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
 READ = (
     "read are a list of messages, the body of a request (with 'messages' or 'input'), a file that `condenser sessions"
@@ -77,9 +78,10 @@ class Conversation:
     language: str = ""
     endpoint: Endpoint = CHAT_ENDPOINT
     members: Mapping[str, Any] = field(default_factory=dict)
-    """Members of a request besides messages and tools that cost prompt tokens."""
+    """Members of a request besides messages and tools that cost prompt tokens, and its temperature."""
     model: str = ""  # that the client named, where that is recorded
     window: int = 0  # in tokens, that the client took the model to have, where that is recorded
+    session: str = ""  # that it is part of, where that is recorded
 
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
@@ -148,12 +150,15 @@ def _conversation(place: str, document: Any) -> Conversation:
             raise Unreadable(f"{place}: {name}[{i}] is no object with a 'role'") from None
     return Conversation(
         id=one_line(str(found.get("id") or place)),
+        session=one_line(word_at(found, SESSION)),
         messages=messages,
         tools=found["tools"] if isinstance(found.get("tools"), list) else (),
         questions=list(_questions(found.get("qa"), messages, endpoint)),
         language=str(found.get("lang") or ""),
         endpoint=endpoint,
-        members={key: found[key] for key in endpoint.counted_members if key in found and key != "tools"},
+        members={
+            key: found[key] for key in (*endpoint.counted_members, _TEMPERATURE) if key in found and key != "tools"
+        },
         model=one_line(word_at(found, "model")),
         window=count_at(found, WINDOW),
     )

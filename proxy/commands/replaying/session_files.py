@@ -19,6 +19,8 @@ from proxy.values import count_at, list_at, object_at, objects_at, word_at
 Body = dict[str, Any]
 WINDOW = "model_context_window"
 """The member of a body, as of Codex' news, for the window in tokens that the client took its model to have."""
+SESSION = "session"
+"""The member of a body for the session that a conversation is part of: a branch, a subagent, what a compaction left."""
 _SAID = ("user", "assistant")
 _ITEMS = ("session_meta", "response_item", "turn_context", "event_msg", "compacted")
 _CODEX_ONLY = ("ghost_snapshot", "other")  # items that Codex keeps for itself
@@ -48,7 +50,8 @@ def _exported(document: Mapping[str, Any]) -> Iterator[Body]:
         messages = objects_at(branch, "messages")
         is_items = any(word_at(each, "type") not in _PLAIN for each in messages)
         name = f"{document.get('id')} {branch.get('name')}"
-        yield {"id": name, "model": word_at(document, "model"), "input" if is_items else "messages": messages}
+        named = {"id": name, SESSION: document.get("id"), "model": word_at(document, "model")}
+        yield {**named, "input" if is_items else "messages": messages}
 
 
 # -- Codex ----------------------------------------------------------------------------------------------------------
@@ -85,7 +88,7 @@ def _codex_body(
     meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], model: str, part: int, window: int
 ) -> Body:
     told = word_at(object_at(meta, "base_instructions"), "text") or word_at(meta, "instructions")
-    named = {"id": _part(word_at(meta, "id"), part), "model": model, WINDOW: window}
+    named = {"id": _part(word_at(meta, "id"), part), SESSION: word_at(meta, "id"), "model": model, WINDOW: window}
     return {**named, "instructions": told, "input": list(items)}
 
 
@@ -127,7 +130,8 @@ class _Talk:
         self._sizes: dict[str, tuple[int, int]] = {}  # how many messages, and blocks of the last, a line left behind
 
     def body(self) -> Body:
-        said = {"id": _part(self.name, self.part), "model": self.model, "messages": self._messages}
+        session = self.name.partition(" agent ")[0]
+        said = {"id": _part(self.name, self.part), SESSION: session, "model": self.model, "messages": self._messages}
         return {**said, "system": self.system, **({"tools": self.tools} if self.tools else {})}
 
     def say(self, role: str, content: object, id: str = "") -> None:
