@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -48,8 +48,9 @@ from proxy.protocols.replies import tokens_in
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.servers import refusals
-from proxy.servers.refusals import Refusal, Subject
+from proxy.servers.refusals import Refusal, Subject, Unit
 from proxy.servers.upstream import JsonReply, server_of
+from proxy.settings.profile import ANY
 from proxy.settings.tables import ModelRole
 from proxy.values import json_or_none
 from strategies.core.effects import (
@@ -260,7 +261,7 @@ class Asking(Dispatcher):
             # After the wait for a place, so that a question of several votes is refused once.
             form = taught or self._forms.get(key) or first_form(question, caller)
             asked = form.applied(question.question, question.endpoint, caller.members, wanted=question.wanted)
-            data = question.endpoint.question(asked, form.limit or question.endpoint.reply_limits[0])
+            data = question.endpoint.question(asked)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
             # The request's own path and query; at another server the path of its protocol.
@@ -273,9 +274,10 @@ class Asking(Dispatcher):
                 answers = [each for each in result.answers if isinstance(each, Answer)]
                 following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
             elif isinstance(reply, JsonReply):
-                limits = question.endpoint.reply_limits
-                refused = refusals.read(reply.status, reply.body, answer=question.endpoint.answer, ours=limits)
-                following = form.after_refusal(refused, asked, limits, wanted=question.wanted)
+                endpoint = question.endpoint
+                ours = endpoint.asking_members(asked)
+                refused = refusals.read(reply.status, reply.body, answer=endpoint.answer, ours=ours)
+                following = form.after_refusal(refused, asked, endpoint.low_effort, wanted=question.wanted)
                 result = result if following is None else Failure(FORM_REFUSED)
             return result
 
@@ -383,7 +385,9 @@ def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
 class AskedForm:
     """The form in which one model is asked."""
 
-    limit: str = ""  # the name of the member that bounds the answer; "" for the newest
+    without: frozenset[str] = frozenset()
+    """The members that the server refuses. An older name of the limit takes the place of a newer one."""
+    streams: bool = False
     takes_system: bool = True
     """Whether a system prompt may be the proxy's. If not, the instructions begin the user message."""
     clients_system: bool = False
@@ -393,7 +397,6 @@ class AskedForm:
     thinks: bool = False  # whether reasoning has used up a limit, so that a higher one is asked for
     refuses_room: bool = False  # whether the server has refused a limit higher than the strategy's
     low_effort: bool = False  # whether the model is asked to reason little
-    refuses_effort: bool = False
 
     def applied(self, question: Question, endpoint: Endpoint, clients: Mapping[str, str], *, wanted: int) -> Question:
         """The question in this form.
@@ -402,11 +405,9 @@ class AskedForm:
         the limit of the question itself may be another one, of the settings.
         """
         most, members = question.max_tokens + ROOM_TO_THINK * self.thinks, dict(question.members)
-        if self.refuses_room:
-            most = min(most, wanted)
-        if self.low_effort:
-            members |= endpoint.low_effort
-        question = replace(question, max_tokens=most, members=members)
+        most = min(most, wanted) if self.refuses_room else most
+        question = replace(question, low_effort=self.low_effort, streams=self.streams, without=self.without)
+        question = replace(question, max_tokens=most)
         if question.view is not None:
             return replace(question, alternates=question.alternates or self.alternates)
         if self.takes_system and not self.clients_system:
@@ -417,17 +418,22 @@ class AskedForm:
         return replace(question, system="", user=f"{question.system}\n\n{question.user}", members=members)
 
     def after_refusal(
-        self, refusal: Refusal, sent: Question, limits: Sequence[str], *, wanted: int
+        self, refusal: Refusal, sent: Question, effort: Collection[str], *, wanted: int
     ) -> AskedForm | None:
-        """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing."""
-        newest, *older = limits
+        """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing.
+
+        `effort` are the members that ask to reason little.
+        """
         about, is_isolated = refusal.subjects, sent.view is None
-        if refusal.status == HTTPStatus.BAD_REQUEST and older and not self.limit and newest in refusal.members:
-            return replace(self, limit=older[0])
+        is_too_long = sent.max_tokens > wanted and refusal.size(Unit.REPLY) is not None
+        if not self.streams and Subject.STREAM in about:
+            return replace(self, streams=True)
+        if refusal.members and not is_too_long:
+            return replace(self, without=self.without | refusal.members)
         if is_isolated and not self.clients_system and Subject.FOREIGN_SYSTEM in about:
             return replace(self, clients_system=True)
-        if self.low_effort and not self.refuses_effort and Subject.EFFORT in about:
-            return replace(self, low_effort=False, refuses_effort=True)
+        if self.low_effort and not self.without.issuperset(effort) and Subject.EFFORT in about:
+            return replace(self, without=self.without.union(effort))
         if is_isolated and sent.system and Subject.ROLES in about:
             return replace(self, takes_system=False)
         if not is_isolated and not sent.alternates and Subject.ROLES in about:
@@ -438,18 +444,15 @@ class AskedForm:
 
     def after_cut(self) -> AskedForm | None:
         """The form to ask in after an answer that reasoning has cut short: with more room, then with less effort."""
-        if not self.thinks:
-            return replace(self, thinks=True)
-        if self.low_effort or self.refuses_effort:
-            return None
-        return replace(self, low_effort=True)
+        return None if self.low_effort else replace(self, thinks=True, low_effort=self.thinks)
 
 
 def first_form(question: ModelCall, caller: Caller) -> AskedForm:
     """The form in which a model is asked that has taught nothing yet."""
     headers, is_own = caller.headers, question.model.is_at(caller.upstream.name)
     is_subscription = any(name == b"authorization" and value.startswith(_SUBSCRIPTION) for name, value in headers)
-    return AskedForm((is_own and caller.profile.token_limit) or "", clients_system=is_subscription)
+    refused = caller.profile.refused if is_own else ANY.refused
+    return AskedForm(refused, is_own and caller.streams, clients_system=is_subscription)
 
 
 def is_cut_by_reasoning(answer: Answer) -> bool:

@@ -284,6 +284,7 @@ class Caller:
     tenant: str = ""
     slope: float = 1.0
     """How many tokens the request's own model counts for one of ours, in text like the request's."""
+    streams: bool = False  # whether the request asks for a stream, which its server then takes
 
     @property
     def maker(self) -> str:
@@ -469,6 +470,8 @@ class Dispatcher:
         if spending is not None and await spending.begin(len(data)):
             return Failure(OVER_BUDGET)
         reply = await self._sent(model, caller, path, data, lane, query)
+        if isinstance(reply, JsonReply) and is_success(reply.status):
+            reply = reply._replace(body=endpoint_for(model, caller).in_one_piece(reply.body))
         if spending is not None and isinstance(reply, JsonReply):
             is_charged = is_success(reply.status)
             document = json_or_none(reply.body) if is_charged else None

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -155,7 +156,8 @@ class ClientRequest(NamedTuple):
             return
         endpoint, question = self.body.endpoint, Question(self.model, "", "ping", 1)
         target = self.target.decode() + (f"?{self.query.decode()}" if self.query else "")
-        bodies = [endpoint.question(question, limit) for limit in endpoint.reply_limits]
+        refused = [frozenset(endpoint.reply_limits[:i]) for i in range(len(endpoint.reply_limits))]
+        bodies = [endpoint.question(replace(question, without=each)) for each in refused]
         headers = [pair for pair in self.headers if PROVES_LOGIN(pair[0]) or not self.trust.is_claimed]
         await self.trust.prove(headers, Ping(self.upstream.base_url, target, bodies, endpoint.answer))
 

@@ -541,6 +541,7 @@ def caller_of(context: RequestContext, tasks: OwnedTasks | None = None, *, backg
         context.recognised.knows_stored,
         request.tenant,
         context.sized.calibrated.slope.value,
+        body.values.get("stream") is True,
     )
 
 

@@ -71,6 +71,7 @@ class StreamedMessage:
     """The message that the deltas so far add up to."""
 
     calls: list[StreamedCall] = field(default_factory=list)
+    finish: str | None = None
     _newest: dict[str, StreamedCall] = field(default_factory=dict)
     """The newest call with each number, and each call by its number and id."""
     _judged: int = 0
@@ -274,6 +275,12 @@ class ChatSplicer(Splicer[FirstChoice]):
         message = self._choices.get(0) or StreamedMessage()
         return FirstChoice(message.message, finish=self._finish, usage=self._usage)
 
+    @property
+    def document(self) -> Json:
+        choices = [{"message": each.message, "finish_reason": each.finish} for each in self._choices.values()]
+        is_whole = bool(choices) and not self._failed and all(each["finish_reason"] for each in choices)
+        return {"choices": choices, "usage": self._usage} if is_whole else {}
+
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
         self._failed = self._failed or bool(body.get("error"))
         self._usage = object_at(body, "usage") or self._usage
@@ -301,6 +308,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
         message = self._choices.setdefault(index, StreamedMessage())
         message.add(delta)
+        message.finish = finish or message.finish
         passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
         calls = [call for piece in objects_at(delta, "tool_calls") if (call := self._passed_piece(message, piece))]
         if finish is not None:

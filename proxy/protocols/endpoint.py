@@ -31,7 +31,7 @@ from proxy.tokens.counter import Counter
 from proxy.values import object_at, word_at
 from strategies.core.client_compaction import PROMPT_WORDS, is_prompt
 from strategies.core.effects import Answer, Failure
-from strategies.core.messages import Dialect
+from strategies.core.messages import Dialect, dump
 from strategies.core.parsing import loads
 from strategies.core.transcript import Transcript
 from strategies.core.view import BRIDGE
@@ -58,6 +58,9 @@ class Question:
     alternates: bool = False  # whether the server refuses two messages of one role in a row
     n: int = 1  # the number of answers
     temperature: float | None = None
+    low_effort: bool = False  # whether the model is asked to reason little or not at all
+    streams: bool = False  # whether the answer comes as a stream
+    without: frozenset[str] = frozenset()  # the members of the proxy's own that the server refuses
 
     @property
     def has_tools(self) -> bool:
@@ -299,25 +302,35 @@ class Endpoint(ABC):
     lent_headers: tuple[bytes, ...] = (b"openai-beta",)
     """Prefixes of the request headers, besides the credential, that are copied to the proxy's own calls."""
 
-    def question(self, question: Question, limit: str) -> bytes:
-        """The body that asks a model a question; `limit` is the name of the member that bounds the answer.
+    def asking_members(self, question: Question) -> dict[str, str]:
+        """What a question says of its own, as JSON text, beside the prompt: a server that refuses it may do without."""
+        limit = next((name for name in self.reply_limits if name not in question.without), self.reply_limits[0])
+        members = {"tool_choice": self.no_tools} if question.has_tools else {}
+        members |= {limit: str(question.max_tokens), **self.own_members}
+        if question.low_effort:
+            members |= self.low_effort
+        if question.streams:
+            members |= {"stream": "true", **self.usage_probe({})}
+        if question.n > 1:
+            members["n"] = str(question.n)
+        if question.temperature is not None:
+            members["temperature"] = json.dumps(question.temperature)
+        return {name: value for name, value in members.items() if name not in question.without}
+
+    def question(self, question: Question) -> bytes:
+        """The body that asks a model a question.
 
         Members that are null are left out, because some servers refuse `"system": null`.
         """
-        members = {"model": json.dumps(question.model), limit: str(question.max_tokens), **self.own_members}
+        members = {"model": json.dumps(question.model)}
         members |= {name: value for name, value in question.members.items() if value.strip() != "null"}
+        members |= self.asking_members(question)
         view = question.view or "[]"
         if question.view is None and question.system:
             if self.system_member:
                 members[self.system_member] = json.dumps(question.system)
             else:
                 view = json.dumps([{"role": "system", "content": question.system}])
-        if question.has_tools:
-            members["tool_choice"] = self.no_tools
-        if question.n > 1:
-            members["n"] = str(question.n)
-        if question.temperature is not None:
-            members["temperature"] = json.dumps(question.temperature)
         members[self.list_member] = self._continued(view, question)
         return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
 
@@ -330,6 +343,14 @@ class Endpoint(ABC):
         head = view.rstrip().removesuffix("]").rstrip()
         between = "" if head.endswith("[") else ","
         return f"{head}{between}{','.join(map(json.dumps, added))}]"
+
+    def in_one_piece(self, data: bytes) -> bytes:
+        """A reply as it would be in one piece, if it is a stream; without an end, or with an error, as it came."""
+        if not data.lstrip().startswith((b"data:", b"event:", b":")):
+            return data
+        splicer = self.splicer(runs_calls=False)
+        splicer.feed(data)
+        return dump(splicer.document).encode("utf-8", "surrogatepass") if splicer.document else data
 
     @abstractmethod
     def answers(self, document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:

@@ -152,6 +152,11 @@ class Splicer(EventEditor, Generic[S]):
         """What the model has said in the reply so far."""
 
     @property
+    @abstractmethod
+    def document(self) -> Json:
+        """The reply as it would be in one piece; empty if it has not come to its end."""
+
+    @property
     def has_searches(self) -> bool:
         """Whether there are complete hidden calls to run."""
         has_ended = self.is_over or self._finish is not None

@@ -216,6 +216,12 @@ class MessagesSplicer(Splicer[SaidMessage]):
         """What the model has said in the reply so far."""
         return SaidMessage(self._message.blocks, finish=self._message.stop_reason, usage=self._message.usage or None)
 
+    @property
+    def document(self) -> Json:
+        said = self.said
+        is_whole = said.finish is not None and not self._failed
+        return {"content": said.blocks, "stop_reason": said.finish, "usage": said.usage} if is_whole else {}
+
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
         message = self._message
         message.add(body)

@@ -213,6 +213,11 @@ class ResponsesSplicer(Splicer[SaidItems]):
         """What the model has said in the reply so far."""
         return said_in(self._response, list(self._items.values()))
 
+    @property
+    def document(self) -> Json:
+        is_whole = bool(self._response) and not self._response.get("error")
+        return {**self._response, "output": self.said.items} if is_whole else {}
+
     def rest(self) -> bytes:
         """The bytes for the client when a reply has ended: events that were held back, and an unfinished last one."""
         rest = super().rest()

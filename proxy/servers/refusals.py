@@ -64,6 +64,7 @@ class Subject(StrEnum):
     FOREIGN_SYSTEM = "a system prompt that is not the client's"
     ROLES = "roles"
     EFFORT = "the effort of reasoning"
+    STREAM = "a stream"
     LIMIT = "the limit of the reply"
 
 
@@ -233,6 +234,7 @@ _ROWS = (
     _row(Subject.FOREIGN_SYSTEM, _CREDENTIAL, r"authori[sz]ed for use with|instructions are not valid"),
     _row(Subject.ROLES, FORM, r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat"),
     _row(Subject.EFFORT, FORM, r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra"),
+    _row(Subject.STREAM, _NAMING, r"\bstream|流式"),
     _row(Subject.LIMIT, FORM, r"token|maximum|too (?:large|high|long|big)|exceed|context|length"),
 )
 

@@ -65,8 +65,8 @@ async def test_only_so_many_models_are_remembered_for_their_form(
     assert [OLD_LIMIT in each.json() for each in upstream.journal] == [False, True] * 3 + [True, False, True]
 
 
-@pytest.mark.parametrize(("said", "calls"), [("no", 1), ("neither max_completion_tokens nor max_tokens", 2)])
-async def test_a_server_that_refuses_is_asked_in_no_third_form(
+@pytest.mark.parametrize(("said", "calls"), [("no", 1), ("neither max_completion_tokens nor max_tokens", 3)])
+async def test_a_server_is_asked_again_only_without_what_its_refusal_names(
     said: str, calls: int, upstream: ScriptedUpstream
 ) -> None:
     upstream.answer(lambda exchange: error(400, said))

@@ -10,14 +10,17 @@ import pytest
 
 from proxy.asking import ROOM_TO_THINK
 from proxy.asking.dispatch import Caller
+from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.messages import MESSAGES_ENDPOINT
+from proxy.protocols.replies import named_event
 from proxy.protocols.responses import RESPONSES_ENDPOINT
+from proxy.settings.profile import Profile
 from proxy.settings.tables import JudgeRole, SummarizerRole
-from strategies.core.effects import Ask, Ballot
+from strategies.core.effects import Ask, Ballot, Failure
 from tests.proxy.asking.support import ASK, CALLER, NOWHERE, asking
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, completion, error, json_reply
+from tests.support.replies import Reply, chunk, completion, error, json_reply, stream, text_chunks, usage_chunk
 from tests.support.stage import summary, vote
 from tests.support.upstream import ScriptedUpstream
 
@@ -32,6 +35,8 @@ OAUTH = replace(
     path=MESSAGES_ENDPOINT.path,
     query="beta=true",
 )
+OF_RESPONSES = Caller("m", NOWHERE, CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path)
+OF_MESSAGES = Caller("m", NOWHERE, CALLER.headers, endpoint=MESSAGES_ENDPOINT, path=MESSAGES_ENDPOINT.path)
 
 
 def text(said: str) -> Reply:
@@ -215,9 +220,155 @@ async def test_votes_of_a_thinking_judge_are_asked_for_with_more_room(upstream: 
     assert [each.yes for each in votes.votes] == [True]
 
 
+# -- members of our own --------------------------------------------------------------------------------------------
+
+STATUSES = (400, 404, 422, 500)
+VIEW = '[{"role":"user","content":"hi"}]'
+OWN: dict[str, tuple[Caller, Ask | Ballot]] = {
+    "max_completion_tokens": (CALLER, ASK),
+    "temperature": (CALLER, ASK),
+    "tool_choice": (replace(CALLER, members={"tools": '[{"name":"read"}]'}), replace(ASK, system="", view=VIEW)),
+    "n": (CALLER, Ballot("Judge.", "it", 3, 3, 300, at_once=True)),
+    "max_output_tokens": (OF_RESPONSES, ASK),
+    "store": (OF_RESPONSES, ASK),
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("name", OWN)
+async def test_a_question_is_asked_once_more_without_what_a_refusal_names(
+    name: str, status: int, upstream: ScriptedUpstream
+) -> None:
+    caller, effect = OWN[name]
+    message = {"type": "message", "content": [{"type": "output_text", "text": "record"}]}
+    answer = vote("YES") if isinstance(effect, Ballot) else completion("record")
+    answer = json_reply({"status": "completed", "output": [message]}) if caller is OF_RESPONSES else answer
+
+    def refuses(exchange: Exchange) -> Reply:
+        if name not in (body := exchange.json()):
+            return answer
+        found = {"type": "extra_forbidden", "loc": ["body", name], "msg": "Extra inputs are not permitted"}
+        detail = json_reply({"message": {"detail": [{**found, "input": body}]}}, status=status)
+        return detail if status == 422 else error(status, f"Unsupported parameter: '{name}'.")
+
+    upstream.answer(refuses)
+    async with asking(upstream.base_url) as own:
+        role = SummarizerRole(temperature=0.2)
+        for _ in range(2):
+            (found,) = await own.ask(effect, role=role, judge=JudgeRole(temperature=0.2), caller=caller)
+            assert not isinstance(found, Failure)
+    assert [name in each.json() for each in upstream.journal][:2] == [True, False]
+    assert sum(name in each.json() for each in upstream.journal) == 1  # it is learned
+
+
+async def test_a_refusal_that_repeats_the_request_names_no_member_by_that(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda each: json_reply({"error": "The model is down.", "body": each.json()}, status=500))
+    async with asking(upstream.base_url) as own:
+        await own.ask()
+    assert all("max_completion_tokens" in each.json() for each in upstream.journal)
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def streamed(caller: Caller, said: str) -> Reply:
+    """An answer as a stream of the caller's protocol; a Responses server does not repeat its items at its end."""
+    if caller.endpoint is CHAT_ENDPOINT:
+        thought = chunk({"reasoning_content": "Hm."})
+        return stream(*text_chunks(said)[:1], thought, *text_chunks(said)[1:], usage_chunk(90, 10))
+    part = {"type": "output_text", "text": said}
+    events: list[dict[str, Any]]
+    if caller.endpoint is RESPONSES_ENDPOINT:
+        item: dict[str, Any] = {"output_index": 0, "item": {"type": "message", "content": [part]}}
+        ended = {"object": "response", "status": "completed", "output": [], "usage": {"input_tokens": 90}}
+        events = [{"type": "response.output_item.done", **item}, {"type": "response.completed", "response": ended}]
+    else:
+        block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": said}
+        events = [
+            {"type": "message_start", "message": {"usage": {"input_tokens": 90}}},
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10}},
+            {"type": "message_stop"},
+        ]
+    return stream(*map(named_event, events), done=False)
+
+
+@pytest.mark.parametrize("caller", [CALLER, OF_RESPONSES, OF_MESSAGES], ids=["chat", "responses", "messages"])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "Stream must be set to true"),
+        (400, "This model only support stream mode, please enable the stream parameter to access the model."),
+        (400, "parameter.enable_thinking must be set to false for non-streaming calls"),
+        (404, "Only streaming is supported."),
+        (422, "stream: input should be true"),
+        (500, "该模型仅支持流式输出"),
+    ],
+)
+async def test_a_server_that_wants_streams_gets_them(
+    caller: Caller, status: int, said: str, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda each: streamed(caller, "record") if each.json().get("stream") else error(status, said))
+    async with asking(upstream.base_url) as own:
+        for _ in range(2):
+            answer = await own.answer(caller=caller)
+            assert (answer.text, answer.finish_reason) == ("record", "stop")
+            assert answer.tokens >= 90
+    assert [each.json().get("stream") for each in upstream.journal] == [None, True, True]
+
+
+@pytest.mark.parametrize("caller", [CALLER, OF_RESPONSES, OF_MESSAGES], ids=["chat", "responses", "messages"])
+async def test_where_the_client_streams_own_calls_do_too(caller: Caller, upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: streamed(caller, "record"))
+    async with asking(upstream.base_url) as own:
+        assert (await own.answer(caller=replace(caller, streams=True))).text == "record"
+    with ScriptedUpstream() as other:  # of which the client says nothing
+        other.answer(lambda _: completion("record"))
+        async with asking(upstream.base_url) as own:
+            await own.ask(caller=replace(CALLER, streams=True), role=SummarizerRole(base_url=other.base_url))
+        assert "stream" not in other.journal.only().json()
+    assert [each.json()["stream"] for each in upstream.journal] == [True]
+
+
+async def test_a_stream_that_cannot_tell_its_usage_is_not_asked_for_it(upstream: ScriptedUpstream) -> None:
+    def strict(exchange: Exchange) -> Reply:
+        is_asked = "stream_options" in exchange.json()
+        return error(400, "Unknown parameter: stream_options") if is_asked else stream(*text_chunks("record"))
+
+    upstream.answer(strict)
+    caller = replace(CALLER, streams=True)
+    async with asking(upstream.base_url) as own:
+        for each in (caller, caller, replace(caller, model="m2", profile=Profile(stream_options=False))):
+            assert (await own.answer(caller=each)).text == "record"
+    assert ["stream_options" in each.json() for each in upstream.journal] == [True, False, False, False]
+
+
+VOTE = "<reasoning>Because.</reasoning>\n<decision>YES</decision>"
+
+
+async def test_several_votes_come_in_one_stream(upstream: ScriptedUpstream) -> None:
+    texts = [chunk({"content": VOTE}, finish="stop", index=index) for index in range(3)]
+    upstream.answer(lambda _: stream(*texts))
+    async with asking(upstream.base_url) as own:
+        ballot = Ballot("Judge.", "it", 3, 3, 300, at_once=True)
+        votes = await own.votes(ballot, caller=replace(CALLER, streams=True))
+    assert [each.yes for each in votes.votes] == [True] * 3
+    assert len(upstream.journal) == 1
+
+
+@pytest.mark.parametrize("failed", [{"error": {"message": "overloaded"}}, None], ids=["an error", "no end"])
+async def test_a_stream_that_breaks_off_is_no_answer(failed: dict[str, Any] | None, upstream: ScriptedUpstream) -> None:
+    begun = text_chunks("record")[:-1]
+    upstream.answer(lambda _: stream(*begun, *([failed] if failed else []), done=False))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask(caller=replace(CALLER, streams=True)) == (Failure("unreadable"),)
+
+
+# -- in the other protocols ----------------------------------------------------------------------------------------
+
 THINKING = {"type": "message", "content": [{"type": "thinking", "thinking": "Hm."}], "stop_reason": "max_tokens"}
 REASONING = {"object": "response", "status": "incomplete", "output": [{"type": "reasoning", "id": "r", "summary": []}]}
-OF_RESPONSES = Caller("m", NOWHERE, CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path)
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,16 @@ TOOLS = '[ {"type" : "function", "function":{"name":"f","parameters":{"x":1e400}
 ON = Ask("", "Now record it.", 500, view=VIEW)
 
 
-def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> bytes:
-    return body_of(question_for(ask, {SUMMARIZER: role or ModelRole()}, caller), limit)
+def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, *without: str) -> bytes:
+    return body_of(question_for(ask, {SUMMARIZER: role or ModelRole()}, caller), *without)
 
 
-def body_of(call: ModelCall, limit: str = NEW_LIMIT) -> bytes:
-    return call.endpoint.question(call.question, limit)
+def body_of(call: ModelCall, *without: str) -> bytes:
+    return call.endpoint.question(replace(call.question, without=frozenset(without)))
 
 
-def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> Any:
-    return json.loads(body(ask, role, caller, limit))
+def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, *without: str) -> Any:
+    return json.loads(body(ask, role, caller, *without))
 
 
 def test_a_question_is_one_system_and_one_user_message_within_its_limit() -> None:
@@ -44,7 +44,8 @@ def test_a_question_is_one_system_and_one_user_message_within_its_limit() -> Non
         "messages": [{"role": "system", "content": "Write it down."}, {"role": "user", "content": "<history>"}],
         "max_completion_tokens": 500,
     }
-    assert read(ASK, limit=OLD_LIMIT)["max_tokens"] == 500
+    assert read(ASK, None, CALLER, NEW_LIMIT)[OLD_LIMIT] == 500
+    assert read(ASK, None, CALLER, NEW_LIMIT, OLD_LIMIT).keys() == {"model", "messages"}
     found = read(ASK, ModelRole(temperature=0.5, model="small"))
     assert (found["temperature"], found["model"]) == (0.5, "small")
     for cap, sent in [(None, 500), (100, 100), (9_000, 9_000)]:
@@ -83,7 +84,7 @@ def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one() -> None:
 
 def continued(view: str, *, alternates: bool = False) -> list[Any]:
     question = Question("m", "", "x", 1, view=view, alternates=alternates)
-    messages: list[Any] = json.loads(CHAT_ENDPOINT.question(question, NEW_LIMIT))["messages"]
+    messages: list[Any] = json.loads(CHAT_ENDPOINT.question(question))["messages"]
     return messages
 
 

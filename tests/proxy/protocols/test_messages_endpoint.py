@@ -115,7 +115,7 @@ VIEW = json.dumps(
     ids=["isolated", "continued", "alternating", "bare"],
 )
 def test_the_vendor_takes_what_the_proxy_asks(question: Question) -> None:
-    body = json.loads(ENDPOINT.question(question, "max_tokens"))
+    body = json.loads(ENDPOINT.question(question))
     assert refusal_of(body) == ""
     assert body["max_tokens"] == 100
     assert body.get("tool_choice") == ({"type": "none"} if body.get("tools") else None)

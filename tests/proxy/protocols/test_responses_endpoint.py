@@ -136,7 +136,7 @@ MEMBERS = {"instructions": '"Be."', "tools": json.dumps(TOOLS)}
     ids=["isolated", "continued", "bare"],
 )
 def test_the_vendor_takes_what_the_proxy_asks(question: Question) -> None:
-    body = json.loads(ENDPOINT.question(question, "max_output_tokens"))
+    body = json.loads(ENDPOINT.question(question))
     assert refusal_of(body) is None
     assert (body["max_output_tokens"], body["store"]) == (100, False)
     assert body.get("tool_choice") == ("none" if body.get("tools") else None)
