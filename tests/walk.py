@@ -80,7 +80,7 @@ MODES = {
     "digests only": r"keeps_text|has_text|digests_only",
     "dry run": r"dry_run",
     "economy": r"econom|[Aa]dvice",
-    "fewer pictures": r"pictures_out|without_pictures|leaving_out|PicturesOut|FEWER_PICTURES",
+    "parts left out": r"left_out\b|without_parts|leaving_out|LeftOut|LIGHTER",
     "keys": r"owner\.key|check_unread|check_permitted|check_prefix",
     "memory blocks": r"memory_patch|memory_block|with_memory|add_memory|block_is|Injector",
     "memory tool": r"[Oo]ffer(ed|able)?\b|HiddenRounds|has_tools",

@@ -53,7 +53,7 @@ class Step(Enum):
     WITHOUT_HEAD = auto()  # a view without an opaque head, which the server cannot read any more
     REPEATED = auto()  # the request is sent a second time as it is
     SMALLER = auto()  # a view for the length that was refused; another refusal for the length is final
-    FEWER_PICTURES = auto()
+    LIGHTER = auto()  # a view without pictures, documents or the middle of strings
     WITHOUT_TOOL = auto()
     ORIGINAL = auto()  # the request as it came, because nothing explained why the rewritten one was refused
 

@@ -16,8 +16,8 @@ from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Step
 from proxy.condensing.ladder import LADDER
 from proxy.condensing.ladder.full_cache import note_full, take_room
-from proxy.condensing.ladder.length import RefusedRequest, most_tokens, taught, window_after
 from proxy.condensing.ladder.rung import Next, Parts
+from proxy.condensing.ladder.size import RefusedRequest, most_tokens, taught, window_after
 from proxy.condensing.traits import size_refused
 from proxy.condensing.turn import RequestContext
 from proxy.conversations.searching import Following, HiddenRounds, SendBody
@@ -32,7 +32,7 @@ from proxy.servers.upstream import UpstreamReply
 from proxy.servers.windows import SizeRefused
 from proxy.values import MOST_HIDDEN, MOST_PER_BYTE
 from strategies.core.budget import UNLIMITED
-from strategies.dialects.pictures import has_pictures
+from strategies.dialects.parts import DOCUMENTS, PICTURES
 
 _log = logging.getLogger(__name__)
 
@@ -94,13 +94,13 @@ class Refusals:
 
     async def conclude(self, sent: Attempt, answer: OpenedReply) -> None:
         """Reports and keeps how it ended, after the last attempt was answered."""
-        size = answer.refusal.length if answer.refusal.sizes else None
+        size = answer.refusal.condensed if answer.refusal.sizes else None
         if Step.SMALLER in sent.tried:
             is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
             self.report("retried" if is_accepted else "refused-again")
-        elif size is not None and size.unit is Unit.PROMPT:
+        elif size is not None:
             self.report("passed")
-        if size is not None:
+        if answer.refusal.sizes:
             await self.keep(sent)
         elif answer.is_accepted and (sent.restrictions or sent.tried):
             self.learn(sent)
@@ -181,7 +181,7 @@ async def looked_at(sent: Attempt, reply: UpstreamReply) -> OpenedReply:
         is_ours = sent.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         is_aside = context.aside is not None or endpoint.management_member in values
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
-        if not (is_ours or is_aside or has_pictures(decision.body)):
+        if not (is_ours or is_aside or any(kind.may_be_in(decision.body) for kind in (PICTURES, DOCUMENTS))):
             return OpenedReply(reply)
     holds, briefly = may_be_refused(sent), is_perhaps_refused(sent)
     answer = await open_reply(endpoint, reply, holds=holds or briefly, briefly=not holds)

@@ -35,8 +35,17 @@ class Unit(StrEnum):
 
     PROMPT = "tokens of the prompt"  # perhaps together with those of the reply that is asked for
     REPLY = "tokens of the reply"
+    RATE = "tokens of a minute"  # one request has more than may come in all of it, so no wait helps
+    TIER = "tokens of a price tier"
+    MESSAGES = "number of messages"
+    CHARACTERS = "characters of one string"
+    PAGES = "pages of documents"
     PICTURES = "pictures"
     BYTES = "bytes"
+
+
+CONDENSED = (Unit.PROMPT, Unit.RATE, Unit.TIER, Unit.MESSAGES, Unit.BYTES)
+"""The units of which a condensed view has less; only the first is about the window."""
 
 
 class Size(NamedTuple):
@@ -84,8 +93,13 @@ class Refusal(NamedTuple):
 
     @property
     def length(self) -> Size | None:
-        """The size in tokens that is refused."""
+        """The size in tokens of the window that is refused."""
         return self.size(Unit.PROMPT, Unit.REPLY)
+
+    @property
+    def condensed(self) -> Size | None:
+        """The size that is refused of which a condensed view has less; that of the window goes before all others."""
+        return next(filter(None, map(self.size, CONDENSED)), None)
 
     def without_quoted(self, request: bytes) -> Refusal:
         """The refusal without a window whose number stands in the refused request, because the error may quote it."""
@@ -114,7 +128,7 @@ def read(status: int, body: bytes, *, answer: re.Pattern[bytes] | None = None, o
     content = read_body(body)
     members = named(content, ours) if status in _NAMING or is_late else frozenset[str]()
     length = None if status in _NEVER else _length(content)
-    sizes = tuple(filter(None, (*_things(status, content), length)))
+    sizes = tuple(filter(None, (*_other_sizes(HTTPStatus.OK if is_late else status, content), length)))
     # An event of a stream has its status in the error.
     blamed = content.codes if is_late else {str(status)}
     return Refusal(status, sizes, subjects, members, is_server_error=any(map(_SERVER_ERROR.fullmatch, blamed)))
@@ -239,15 +253,23 @@ _ROWS = (
 )
 
 
-# -- pictures and bytes ----------------------------------------------------------------------------------
+# -- other units -----------------------------------------------------------------------------------------
 
-_STATUSES = (*WRONG, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-_BYTES = re.compile(
-    r"request_too_large|(?:request|payload|body|entity|content)[^.;]{0,40}(?:too large|exceeds? the max)"
-    r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
-    r"|^request too long$|request body: length limit exceeded"
+_TOO_LARGE = (*WRONG, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+_TOO_MANY = (HTTPStatus.OK, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.TOO_MANY_REQUESTS)
+_OF_TOKENS = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
+_NUMBER = r"([1-9][\d,]{0,20})"
+_CHARACTERS = (
+    r"\b(?:messages|input)\[\d{1,9}\][\w.\[\]]{0,60}?\b(?:content|text|output|arguments|input): string too long"
+    rf"\. expected a string with maximum length {_NUMBER}, but got a string with length {_NUMBER}"
 )
-_PICTURES = re.compile(
+_MESSAGES = (
+    r"\b(?:messages|input): array too long\. expected an array with maximum length"
+    rf" {_NUMBER}, but got an array with length {_NUMBER}"
+)
+_RATE_LIMIT = rf"\b(?:tokens?|tp[md])\b.{{0,80}}?\blimit:? {_NUMBER}.{{0,60}}?\brequested:? {_NUMBER}"
+_PAGES = rf"(?:maximum|limit) of {_NUMBER} pdf pages|too many pdf pages"
+_PICTURES = (
     r"at most ([1-9]\d{0,3}) images?(?:\(s\))? may be provided"
     r"|too many images(?: and documents)?: [\d +]{1,20}> ?(\d{1,4})\b|too much media: [\w +]{1,60}> ?(\d{1,4})\b"
     r"|\d images, exceeding the maximum of (\d{1,4})\b|image count \d{1,4} exceeds limit (\d{1,4})\b"
@@ -255,21 +277,38 @@ _PICTURES = re.compile(
     r"|too many images\b(?:.{0,60}?\b(?:max(?:imum)?(?: is| of)?|up to|at most) (\d{1,4})\b)?"
     r"|many-image requests"
 )
-"""What vendors and servers are known to say of too many pictures, with the number that they allow."""
-_OF_TOKENS = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
+_BYTES = (
+    r"request_too_large|(?:request|payload|body|entity|content)[^.;]{0,40}(?:too large|exceeds? the max)"
+    r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
+    r"|^request too long$|request body: length limit exceeded"
+)
+_UNITS: Sequence[tuple[Unit, Sequence[int], re.Pattern[str]]] = (
+    (Unit.CHARACTERS, WRONG, re.compile(_CHARACTERS)),
+    (Unit.MESSAGES, WRONG, re.compile(_MESSAGES)),
+    (Unit.RATE, _TOO_MANY, re.compile(_RATE_LIMIT)),
+    (Unit.TIER, (HTTPStatus.TOO_MANY_REQUESTS,), re.compile("extra usage is required for long context")),
+    (Unit.PAGES, _TOO_LARGE, re.compile(_PAGES)),
+    (Unit.PICTURES, _TOO_LARGE, re.compile(_PICTURES)),
+    (Unit.BYTES, _TOO_LARGE, re.compile(_BYTES)),
+)
+"""What vendors and servers are known to say of a request that is too large in some unit, and with which statuses.
+
+The first number is the limit, a second one what the request has: only if that is more is it refused for its size.
+"""
 MANY = 20  # pictures from which a vendor's stricter rule about their size holds ("many-image requests")
 
 
-def _things(status: int, content: BodyContent) -> Iterator[Size]:
-    """The pictures and the bytes that an error refuses; a number of pictures goes before a number of bytes."""
-    if status not in _STATUSES:
-        return
-    said = [each for each in (*content.texts, *content.codes) if not _OF_TOKENS.search(each)]
-    if (match := next(filter(None, map(_PICTURES.search, said)), None)) is not None:
-        number = next(filter(None, match.groups()), None)
-        yield Size(Unit.PICTURES, MANY if match[0].startswith("many-image") else number and int(number))
-    if any(map(_BYTES.search, said)):
-        yield Size(Unit.BYTES)
+def _other_sizes(status: int, content: BodyContent) -> Iterator[Size]:
+    """What an error refuses in other units than tokens of window and reply, the most exact unit first."""
+    said = (*content.texts, *content.codes)
+    for unit, statuses, says in _UNITS if status in _TOO_LARGE or status in _TOO_MANY else ():
+        texts = said if unit is Unit.RATE else [each for each in said if not _OF_TOKENS.search(each)]
+        match = next(filter(None, map(says.search, texts)), None) if status in statuses else None
+        if match is not None:
+            numbers = [int(each.replace(",", "")) for each in match.groups() if each]
+            limit, had = next(iter(numbers), None), next(iter(numbers[1:]), None)
+            if limit is None or had is None or limit < had:
+                yield Size(unit, MANY if match[0].startswith("many-image") else limit, had)
 
 
 # -- tokens ----------------------------------------------------------------------------------------------

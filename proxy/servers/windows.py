@@ -54,6 +54,7 @@ class SizeRefused(NamedTuple):
     tokens: int  # as we expected the upstream to count it
     until: float  # when it is forgotten, in seconds since the epoch
     upstream: str = ""  # the address of the upstream that refused it
+    own: int = 0  # the same tokens by our own count, which stays as it is when calibration learns
 
 
 class LearnedWindow(NamedTuple):

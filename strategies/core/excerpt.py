@@ -54,13 +54,23 @@ def _cut_to_tokens(text: str, cap: int, tokens: int, counter: TokenCounter) -> s
     """
     length = min(len(text) * max(cap - _NOTE_TOKENS, 1) // max(tokens, 1), len(text))
     for _ in range(_TRIES):
-        head = int(length * HEAD_SHARE)
-        cut = f"{text[:head]}\n{_note(len(text) - length)}\n{text[len(text) - length + head :]}"
+        cut = _with_ends(text, length)
         counted = counter.text(cut)
         if counted <= cap:
             return cut
         length = int(length * cap / counted * 0.95)
     return _note(len(text))
+
+
+def without_middle(text: str, most: int) -> str:
+    """`text` without its middle, in at most `most` characters; in the worst case only the note about the cut."""
+    return _with_ends(text, max(most - len(_note(len(text))) - 2, 0))[:most]
+
+
+def _with_ends(text: str, length: int) -> str:
+    """The beginning and the end of `text`, together `length` characters, with a note between them."""
+    head = int(length * HEAD_SHARE)
+    return f"{text[:head]}\n{_note(len(text) - length)}\n{text[len(text) - length + head :]}"
 
 
 def _note(characters: int) -> str:

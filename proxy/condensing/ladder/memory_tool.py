@@ -12,7 +12,7 @@ from proxy.servers.refusals import Subject
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    is_offered = refused.rounds is not None and answer.refusal.length is None
+    is_offered = refused.rounds is not None and not answer.refusal.sizes
     return is_offered and Subject.TOOLS in answer.refusal.subjects
 
 

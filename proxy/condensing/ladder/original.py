@@ -11,7 +11,7 @@ from proxy.servers.refusals import WRONG
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    is_explained = answer.refusal.length is not None or refused.tried & {Step.SMALLER, Step.FEWER_PICTURES}
+    is_explained = answer.refusal.sizes or refused.tried & {Step.SMALLER, Step.LIGHTER}
     return not is_explained and answer.reply.status in WRONG and refused.decision.context.policy.rewrites
 
 

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    return answer.refusal.length is None and rule_of(refused, answer) is not None
+    return not answer.refusal.sizes and rule_of(refused, answer) is not None
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:

@@ -4,7 +4,7 @@
     pins               messages that a person has pinned, or that last by their kind
     opaque_head        what stands behind a vendor's own compaction, and which of them the server can read
     client_compaction  a request for a compaction of the client's own, and by what the answer is known again
-    pictures_out       the oldest pictures, left out of views because a request was refused for its size
+    left_out           pictures, documents and the middle of strings that a server has refused for their size
     economy            the last advice where condensing is cheapest, for people to read
     rewriting          an upstream that accepts requests only as they came, for no reason that it gives
     size_refused       the size of a view that was refused, which bounds the session's views for an hour
@@ -25,8 +25,8 @@ from proxy.condensing.traits import (
     economy,
     failed_try,
     form,
+    left_out,
     opaque_head,
-    pictures_out,
     pins,
     rewriting,
     size_refused,
@@ -41,7 +41,7 @@ TRAITS: tuple[Trait[Any], ...] = (
     pins.TRAIT,
     opaque_head.TRAIT,
     client_compaction.TRAIT,
-    pictures_out.TRAIT,
+    left_out.TRAIT,
     economy.TRAIT,
     rewriting.TRAIT,
     size_refused.TRAIT,

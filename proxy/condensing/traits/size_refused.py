@@ -15,7 +15,9 @@ from proxy.servers.windows import SIZE_REFUSED, SizeRefused
 def ends(decision: Decision) -> bool:
     """Whether the size that bounds the session ends once this view is accepted, because it is longer."""
     size = TRAIT.of(decision.context)
-    return size is not None and decision.expected_tokens > size.tokens
+    if size is None:
+        return False
+    return decision.tokens_after > size.own if size.own else decision.expected_tokens > size.tokens
 
 
 def after(stored: SizeRefused | None, turn: Turn, _now: float) -> SizeRefused | None:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from proxy.condensing.ladder.length import MAX_RATIO, SMALLER, RefusedRequest, most_tokens, retry_budget
+from proxy.condensing.ladder.size import MAX_RATIO, SMALLER, RefusedRequest, most_tokens, retry_budget
+from proxy.protocols.chat import ANSWER
 from proxy.servers import refusals
 from proxy.servers.refusals import MANY, Size, Unit
 from strategies.core.budget import Budget
@@ -63,6 +64,38 @@ def test_pictures_are_refused_only_in_words_that_are_known(said: str) -> None:
 )
 def test_a_gateway_that_refuses_bytes_is_understood(said: bytes, is_about_bytes: bool) -> None:
     assert (refusals.read(413, said).size(Unit.BYTES) is not None) == is_about_bytes
+
+
+RATE = "Request too large for `m` in organization `o` service tier `on_demand` on tokens per minute (TPM): Limit 6,000"
+STRING = "Invalid 'input[3].output[0].text': string too long. Expected a string with maximum length 1048576, but got a"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "size"),
+    [
+        (
+            413,
+            f"{RATE}, Requested 7,501, please reduce your message size and try again.",
+            Size(Unit.RATE, 6_000, 7_501),
+        ),
+        (200, f"{RATE}, Used 10, Requested 7501.", Size(Unit.RATE, 6_000, 7_501)),
+        (429, f"{RATE}, Used 5900, Requested 1300. Please try again in 12s.", None),
+        (429, "Rate limit reached on requests per min (RPM): Limit 3, Used 3, Requested 4.", None),
+        (429, "Extra usage is required for long context requests.", Size(Unit.TIER)),
+        (400, f"{STRING} string with length 1500000 instead.", Size(Unit.CHARACTERS, 1_048_576, 1_500_000)),
+        (400, STRING.replace("output[0].text", "call_id") + " string with length 1500000 instead.", None),
+        (
+            400,
+            "messages.2.content.0.pdf.source.base64.data: A maximum of 100 PDF pages may be provided.",
+            Size(Unit.PAGES, 100),
+        ),
+    ],
+)
+def test_a_request_is_too_large_in_one_unit_only_if_it_has_more_than_the_limit(
+    status: int, said: str, size: Size | None
+) -> None:
+    error = json.dumps({"error": {"message": said, "code": "rate_limit_exceeded"}}).encode()
+    assert refusals.read(status, error, answer=ANSWER).sizes == (() if size is None else (size,))
 
 
 def refusal(window: int | None = None, counted: int | None = None) -> Size:

@@ -95,7 +95,7 @@ def test_a_refusal_is_recognised_through_two_gateways(case: Case) -> None:
     twice = {"detail": {"error": json.dumps(wrapped)}}
     refusal = recognise(400, json.dumps(twice).encode())
     assert refusal is not None
-    assert refusal == (Unit.PROMPT, case["window"], case["counted"], case["asked"])
+    assert refusal == Size(Unit.PROMPT, case["window"], case["counted"], case["asked"])
 
 
 def test_a_conversation_about_context_lengths_is_no_refusal() -> None:

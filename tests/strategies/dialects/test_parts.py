@@ -4,7 +4,7 @@ import base64
 import struct
 import zlib
 
-from strategies.dialects.pictures import LEFT_OUT, PIXEL, pictures, without_pictures
+from strategies.dialects.parts import PICTURES, PIXEL, parts, without_parts
 
 SHOWN = {"type": "input_image", "image_url": "data:1"}
 SCREEN = {"type": "computer_screenshot", "image_url": "data:2"}
@@ -13,27 +13,27 @@ MADE = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "r
 
 def test_pictures_leave_in_the_order_in_which_they_are_found() -> None:
     message = {"type": "message", "role": "user", "content": [SHOWN, {"type": "input_text", "text": "and"}, SHOWN]}
-    assert list(pictures(message)) == [SHOWN, SHOWN]
-    fewer, number = without_pictures(message, 1)
-    assert (number, fewer["content"][0]) == (1, {"type": "input_text", "text": LEFT_OUT})
+    assert list(parts(message, PICTURES)) == [SHOWN, SHOWN]
+    fewer, number = without_parts(message, PICTURES, 1)
+    assert (number, fewer["content"][0]) == (1, {"type": "input_text", "text": PICTURES.note})
     assert fewer["content"][1:] == message["content"][1:]
-    assert without_pictures(message, 0) == (message, 0)
+    assert without_parts(message, PICTURES, 0) == (message, 0)
 
 
 def test_a_screenshot_and_a_picture_that_was_made_are_pictures() -> None:
     output = {"type": "computer_call_output", "call_id": "c1", "output": SCREEN}
-    assert list(pictures(output)) == [SCREEN]
+    assert list(parts(output, PICTURES)) == [SCREEN]
     pixel = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PIXEL}"}
-    assert without_pictures(output, 9) == ({**output, "output": pixel}, 1)
+    assert without_parts(output, PICTURES, 9) == ({**output, "output": pixel}, 1)
 
-    assert list(pictures(MADE)) == [MADE]
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": LEFT_OUT}]}
-    assert without_pictures(MADE, 9) == (said, 1)
+    assert list(parts(MADE, PICTURES)) == [MADE]
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": PICTURES.note}]}
+    assert without_parts(MADE, PICTURES, 9) == (said, 1)
 
 
 def test_what_has_no_bytes_is_no_picture_that_can_leave() -> None:
     for item in ({**MADE, "result": None}, {"type": "computer_call_output", "output": {"type": "computer_screenshot"}}):
-        assert without_pictures(item, 9) == (item, 0)
+        assert without_parts(item, PICTURES, 9) == (item, 0)
 
 
 def test_the_pixel_is_a_whole_png() -> None:
