@@ -38,7 +38,7 @@ demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a ke
 serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: setup redis chromium prometheus $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
+test: setup redis chromium prometheus $(VENV)/gateway/.stamp $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
 
 check-lint: setup ## ruff and mypy
@@ -126,6 +126,13 @@ $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(V
 	@$(@D)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r $<
 	@touch $@
 
+# A gateway before us, likewise: LiteLLM's proxy, 500 MB.
+$(VENV)/gateway/.stamp: requirements/gateway.txt | $(VENV)/.stamp-venv
+	@echo "installing the $$(grep -c '==' $<) packages of $<"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r $<
+	@touch $@
+
 # Model servers and a model, likewise. Some of their other requirements are left out: only the server and the file are used.
 .venv-vllm/.stamp: requirements/torch.txt
 .venv-live/.stamp .venv-vllm/.stamp: .venv-%/.stamp: requirements/%.txt | $(VENV)/.stamp-venv
@@ -152,6 +159,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
 	@$(LOCK) requirements/audit.in -o requirements/audit.txt
 	@$(LOCK) requirements/kits.in -o requirements/kits.txt
+	@$(LOCK) requirements/gateway.in -o requirements/gateway.txt
 	@$(LOCK) requirements/docs.in -o requirements/docs.txt
 	@$(LOCK) requirements/release.in -c requirements/dev.txt -o requirements/release.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt

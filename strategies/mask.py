@@ -16,13 +16,13 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
+from strategies.core.excerpt import again_of, excerpt_of, result_line
 from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
-from strategies.core.result_lines import again_of, excerpt_of, result_line
 from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strategies.core.budget import Budget
-from strategies.core.excerpt import shorten_message
+from strategies.core.excerpt import excerpt_of, result_line, shorten_message
 from strategies.core.messages import Message, Role, TokenCounter, ToolCall, dump
 from strategies.core.parsing import loads
 from strategies.core.paths import target
-from strategies.core.result_lines import excerpt_of, result_line
 from strategies.core.transcript import reads_chinese
 
 STAGES = MASK, SHORTEN = "mask", "shorten"
@@ -55,32 +54,29 @@ class Rows:
             if results - self.saved <= most:
                 continue
             while lines and of_lines > goal // 2:
-                of_lines -= self._put(oldest := lines.popleft(), rows[oldest], MASK, _GONE)
+                of_lines -= self._put(oldest := lines.popleft(), rows[oldest], MASK, self._masked(rows[oldest], _GONE))
             while results - self.saved > goal and len(whole) > 1:
-                self._put(oldest := whole.popleft(), rows[oldest], MASK)
+                self._put(oldest := whole.popleft(), rows[oldest], MASK, self._masked(rows[oldest]))
                 lines.append(oldest)
                 of_lines += self._size(oldest, rows[oldest])
+            newest = rows[whole[0]]
             if results - self.saved > most and whole[0] not in self.shorter:
-                cap = goal - (results - self.saved - rows[whole[0]].tokens)
-                self._put(whole[0], rows[whole[0]], SHORTEN, cap=max(cap, self.cut_to))
+                cap = max(goal - (results - self.saved - newest.tokens), self.cut_to)
+                self._put(whole[0], newest, SHORTEN, shorten_message(newest, cap, self.counter))
 
     def _size(self, i: int, row: Message) -> int:
         return self.counter.message(loads(self.shorter[i])) if i in self.shorter else row.tokens
 
-    def _put(self, i: int, row: Message, stage: str, text: str = "", cap: int = 0) -> int:
-        """Makes a row shorter, by a `text` of its own or to `cap` tokens; returns the tokens that this saves."""
-        before, kept = self._size(i, row), self.shorter.get(i)
-        self.shorter[i] = shorten_message(row, cap, self.counter) if cap else self._masked(row, text)
-        if (saved := before - self._size(i, row)) > 0:
-            self.saved += saved
+    def _put(self, i: int, row: Message, stage: str, raw: str) -> int:
+        """Puts another text in the place of a row if it is shorter; returns the tokens that this saves."""
+        saved = max(self._size(i, row) - self.counter.message(loads(raw)), 0)
+        if saved:
+            self.shorter[i] = raw
             self.stages.add(stage)
-            return saved
-        del self.shorter[i]
-        if kept is not None:
-            self.shorter[i] = kept
-        return 0
+        self.saved += saved
+        return saved
 
-    def _masked(self, row: Message, text: str) -> str:
+    def _masked(self, row: Message, text: str = "") -> str:
         texts, answered = row.dialect.texts(row.body), [self._calls.get(one) for one in row.answers or ("",)]
         lines = [text or self._line(*each) for each in zip(texts, answered, strict=True)]
         return dump(row.dialect.with_texts(row.body, lines))

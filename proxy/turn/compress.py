@@ -1,25 +1,21 @@
 """`POST /v1/compress`: the view of a list is the answer, for gateways and frameworks that send it themselves.
 
-It is one more end of the one way: the turn with its session, and an answered view counts as forwarded. Nothing is sent
-to the upstream, so nothing proves the caller's credential now: unless that was proved lately, or nobody else's would be
-asked for, nothing stored is used, and the answer comes from the list alone.
-
-Without a session's id each row keeps its number, place and role (`strategies/rows.py`), because gateways put the rows
-back among others that they have not sent. That follows from the list alone, and nothing is stored for it.
-
-By rules only, unless the request names its strategy. One that asks a model needs the operator's key, or an address of
-the model's own. What fails here is said in the answer, which is the list as far as it got.
+One more end of the one way: the turn with its session, and an answered view counts as forwarded. Nothing is sent to the
+upstream, so nothing proves the caller's credential now: unless that was proved lately, or callers have keys or are one,
+nothing stored is used. Without a session's id rows keep their places (`strategies/rows.py`), because gateways put them
+back among others; that follows from the list alone. Only a strategy that is named asks a model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import re
 import secrets
 from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -33,11 +29,12 @@ from proxy.bodies.wire import Body, ClientRequest
 from proxy.callers.tenants import ALWAYS
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Turn, idle_decision, is_rewritten, last_resort, marked, undecided
-from proxy.condensing.policy import OFF, Policy
+from proxy.condensing.policy import OFF
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.controls import KEYS, Member
 from proxy.conversations.searching import NO_OFFER
-from proxy.errors import DEFECT, BadRequest, ProxyError
+from proxy.errors import BadRequest, ProxyError
+from proxy.log import RequestLine
 from proxy.protocols import ENDPOINTS
 from proxy.protocols.endpoint import Endpoint
 from proxy.quoting import quoted
@@ -55,12 +52,9 @@ if TYPE_CHECKING:
     from proxy.services import Services
 
 PATH = "/v1/compress"
-_OWN = {"session-id": "session", "protocol": "", "rows": "", "mode": ""}
+_OWN = {"session-id": "session", "protocol": "", "rows": "", "mode": ""}  # `mode` is Headroom's: here there is one
 _NOT_HERE = ("session", "history", "if-head", "dry-run")
 _CONFIG = Member("config", _OWN | {key: key for key in KEYS if key not in _NOT_HERE})
-_MODES = ("ccr", "lossy_inline", "lossless_then_lossy")  # Headroom's, which its callers send: here all are one
-_PROTOCOL = re.compile(rb'"protocol"[ \t\n\r]*:')
-_IN_THREAD = 24 * 1024  # bytes of a body
 _log = logging.getLogger(__name__)
 
 
@@ -74,18 +68,12 @@ def _compressing(endpoint: Endpoint) -> Endpoint:
 _ENDPOINTS = {name: _compressing(endpoint) for name, endpoint in ENDPOINTS.items()}
 
 
-@dataclass(slots=True)
-class _Reading:
+async def _read(line: RequestLine, data: bytes, _: Endpoint, cache: Any, bounds: Any, *, owner: str) -> Body:
     """Reads a body in the protocol that it names, whose form errors have from then on."""
-
-    endpoint: Endpoint = _ENDPOINTS["chat"]
-
-    async def __call__(self, data: bytes, _: Endpoint, cache: Any, bounds: Any, *, owner: str) -> Body:
-        if _PROTOCOL.search(data):  # which may stand anywhere; most bodies need not be parsed for it
-            tally = Tally(self.endpoint, bounds, len(data))
-            name = await offload(len(data) // _IN_THREAD * 100, _protocol_in, data, tally)
-            self.endpoint = _ENDPOINTS[_word({"protocol": name}, "protocol", _ENDPOINTS) or "chat"]
-        return await wire.read_through_cache(data, self.endpoint, cache, bounds, owner=owner)
+    if b'"protocol"' in data:  # which may stand anywhere; most bodies need not be parsed for it
+        name = await asyncio.to_thread(_protocol_in, data, Tally(_ENDPOINTS["chat"], bounds, len(data)))
+        line.endpoint = _ENDPOINTS[_word({"protocol": name}, "protocol", _ENDPOINTS) or "chat"]
+    return await wire.read_through_cache(data, line.endpoint or _ENDPOINTS["chat"], cache, bounds, owner=owner)
 
 
 def _protocol_in(data: bytes, tally: Tally) -> object:
@@ -108,39 +96,34 @@ class Compress:
     """What is served at the path."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        came, reading = admit(scope, receive, send), _Reading()
+        came = admit(scope, receive, send)
+        endpoint = came.line.endpoint = _ENDPOINTS["chat"]
         try:
-            asked = await read_request(reading.endpoint, came, reading)
+            asked = await read_request(endpoint, came, partial(_read, came.line))
             with came.client.unless_gone():
                 await spend(came, asked)
                 require_history(asked)
                 response = await _answer(came, asked)
-            came.line.endpoint = reading.endpoint
             await came.answer(response)
         except ClientGone:
             await came.leave_unanswered()
-        except Exception as error:
+        except (ProxyError, PassOn) as error:
             if came.is_replying:
                 raise
-            came.line.endpoint = reading.endpoint
-            await came.answer(_refusal(came, error, reading.endpoint))
+            await came.answer(_refusal(came, error))
         finally:
             await came.end()
 
 
-def _refusal(came: AdmittedRequest, error: Exception, endpoint: Endpoint) -> Response:
+def _refusal(came: AdmittedRequest, error: ProxyError | PassOn) -> Response:
     if isinstance(error, PassOn):  # nothing is passed on from here
         error = BadRequest(f"The body must be readable, and its list whole ({error.reason}).", param="messages")
-    if not isinstance(error, ProxyError):
-        _log.error("compressing failed", exc_info=error)
-        error = ProxyError(DEFECT)
-    came.line.error = error.code or error.type
+    came.line.error, endpoint = error.code or error.type, came.line.endpoint or _ENDPOINTS["chat"]
     return Response(endpoint.error_body(error), error.status, dict(error.headers), media_type="application/json")
 
 
 async def _answer(came: AdmittedRequest, asked: ClientRequest) -> Response:
     services, controls, config = came.services, asked.controls, asked.body.values.get(_CONFIG.name) or {}
-    _word(config, "mode", _MODES)
     keeps_rows = (_word(config, "rows", ("keep", "free")) or ("free" if controls.session else "keep")) == "keep"
     if controls.needs_reading:
         param = controls.param("history" if controls.append else "dry-run")
@@ -190,28 +173,16 @@ async def _viewed(services: Services, context: RequestContext) -> tuple[Decision
     """The decision as on a request that is sent, but for the memory tool, which only a reply could call."""
     policy, request = context.policy, context.request
     context = context.with_offer(NO_OFFER)._replace(offerable=NO_OFFER)
-    if request.controls.strategy is None:
-        context = context._replace(policy=_by_rules(services, policy))
-    elif policy.asks_models and request.upstream.judges_callers and not _asks_elsewhere(policy, request.upstream.name):
-        param = request.controls.param("strategy")
-        needs = "which here needs a key of the operator's, or summarizer.base_url"
-        raise BadRequest(f"{param}: {quoted(policy.pipeline.text)} asks a model, {needs}.", param=param)
+    if request.controls.strategy is None and policy.asks_models:
+        rules = [each for each in policy.stages if not each.asks]
+        rules = rules or stages(DEFAULT.split("+"), {}, services.policies.tables)
+        context = context._replace(policy=policy._replace(stages=rules, judging=None, asks_models=False))
+    elif policy.asks_models and request.upstream.judges_callers:
+        roles = [policy.summarizer, *([policy.judge] if policy.judging else [])]
+        if policy.reads_opaque or any(role.is_at(request.upstream.name) for role in roles):
+            param, needs = request.controls.param("strategy"), "needs a key of the operator's, or summarizer.base_url"
+            raise BadRequest(f"{param}: {quoted(policy.pipeline.text)} asks a model, which here {needs}.", param=param)
     return idle_decision(context) if context.is_idle else await services.decider.decide(context), ()
-
-
-def _by_rules(services: Services, policy: Policy) -> Policy:
-    """The policy without the stages that ask a model; if none is left, with those of the default."""
-    if not policy.asks_models:
-        return policy
-    rules = [each for each in policy.stages if not each.asks] or stages(
-        DEFAULT.split("+"), {}, services.policies.tables
-    )
-    return policy._replace(stages=rules, judging=None, asks_models=False, background="off")
-
-
-def _asks_elsewhere(policy: Policy, upstream: str) -> bool:
-    roles = [policy.summarizer, *([policy.judge] if policy.judging else [])]
-    return not policy.reads_opaque and not any(role.is_at(upstream) for role in roles)
 
 
 def _keeping_rows(services: Services, asked: ClientRequest) -> ClientRequest:

@@ -285,7 +285,6 @@ def test_or_an_address_of_the_summarizers_own(stage: Stage) -> None:
         ({"strategy": "sumary"}, "config.strategy"),
         ({"strategy": "extract"}, "config.strategy"),
         ({"rows": "all"}, "config.rows"),
-        ({"mode": "fast"}, "config.mode"),
         ({"protocol": "gemini"}, "config.protocol"),
     ],
 )
