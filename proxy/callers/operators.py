@@ -14,7 +14,7 @@ from typing import NamedTuple
 from proxy.callers.keys import Keys
 from proxy.errors import BadRequest, InvalidKey, TooManyAttempts
 from proxy.http.headers import first
-from proxy.settings.tables import KeyEntry
+from proxy.settings.tables import Handles, KeyEntry
 
 TOKEN = "token"  # noqa: S105
 UNKNOWN = "unknown"  # the name of one who is neither
@@ -23,6 +23,13 @@ READING = ("GET", "HEAD")
 _LATE = 0.5  # seconds until a wrong one is answered
 _AT_ONCE = 8  # of them that are looked at in that time
 _MOST = 128  # that wait to be looked at; the next is answered without that
+
+
+def opens_handles(handles: Handles, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a request has the token for handles."""
+    scheme, _, given = (first(headers, b"authorization") or "").partition(" ")
+    is_it = compare_digest(given.strip().encode("latin-1", "replace"), handles.token.encode())
+    return bool(handles.token) and scheme.lower() == "bearer" and is_it
 
 
 class Operator(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -28,6 +29,8 @@ OPENAI, ANTHROPIC = (each.name for each in DEFAULTS)
 CHATGPT = "https://chatgpt.com/backend-api/codex"
 """Where Codex sends the requests of those who are signed in with ChatGPT."""
 VARIABLES = {"OPENAI_BASE_URL": OPENAI, "OPENAI_API_BASE": OPENAI, "ANTHROPIC_BASE_URL": ANTHROPIC}
+MCP = "condenser"
+"""The name that an agent has for our MCP server."""
 TOOL_SEARCH, _OPENCODE = "ENABLE_TOOL_SEARCH", "OPENCODE_CONFIG_CONTENT"
 _RUNNERS = ("node", "bun", "npx", "bunx", "uvx")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -63,9 +66,30 @@ def pointed(words: Sequence[str], url: str, environment: Environment) -> Pointed
         before = stated.setdefault(name, address)
         if _normal(*before) != _normal(*address):
             raise CommandFailed(_CONTRADICTION.format(before[1], variable), USAGE)
-    at = 1 if Path(words[0]).name in _RUNNERS and len(words) > 1 else 0
+    at = _place(words)
     known = KNOWN.get(Path(words[at]).stem)
     return known(words, at + 1, url, environment, stated) if known else Pointed(words, stated)
+
+
+def _place(words: Sequence[str]) -> int:
+    """Where in a command the program stands, which a runner may have before it."""
+    return 1 if Path(words[0]).name in _RUNNERS and len(words) > 1 else 0
+
+
+def with_handles(words: Sequence[str], url: str) -> Sequence[str] | None:
+    """A command of an agent with our MCP server besides its own, for the proxy at `url`; None for any other command.
+
+    Its working directory may hold a package of any name, so that is not on the server's path (-P).
+    """
+    at = _place(words)
+    program, arguments = sys.executable, ["-P", "-m", "proxy", "mcp", "--url", url]
+    listed = {"mcpServers": {MCP: {"command": program, "args": arguments}}}
+    members = (("command", program), ("args", arguments))
+    options = {
+        "claude": [f"--mcp-config={json.dumps(listed)}"],
+        "codex": [word for key, it in members for word in ("-c", f"mcp_servers.{MCP}.{key}={json.dumps(it)}")],
+    }.get(Path(words[at]).stem)
+    return [*words[: at + 1], *options, *words[at + 1 :]] if options else None
 
 
 def keeps_tool_search(addresses: Addresses) -> bool:

@@ -1,7 +1,8 @@
 """Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.
 
-It asks a running proxy with the key that the agent's own requests have, so it reads what that key's requests have left
-there and nothing else. Needs the extra `mcp`.
+It asks a running proxy: a proxy of one person with the token for handles in its note, so that an agent which logs in by
+subscription reads its sessions too; any other with the key that the agent's own requests have. So it reads what that
+person's, or that key's, requests have left there and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +19,12 @@ from pydantic import Field
 
 from proxy import VERSION
 from proxy.commands.proxy_client import URL_HELP, ask, message_of
+from proxy.commands.running import note_at
 from proxy.errors import SettingsError
 from proxy.values import json_or_none
 
 if TYPE_CHECKING:
-    from mcp.server import MCPServer  # the extra may be missing
+    from mcp.server import MCPServer  # takes a second to load
 
 _BEARERS = ("OPENAI_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 _PLAIN = ("ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY")
@@ -33,14 +35,13 @@ _INSTRUCTIONS = (
     " '[result of ... left out: ...; handle 1a2b3c4d]' carries a handle: `expand` gives the original of it."
 )
 _Session = Annotated[str | None, Field(description="The session's id; not needed where only one can be meant.")]
-_NO_EXTRA = "condenser mcp needs the official MCP SDK, which is an extra: pip install 'condenser-proxy[mcp]'"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--url", metavar="URL", help=URL_HELP)
     command.add_argument("--session", metavar="ID", help="the session that is meant where a call names none")
     known = ", ".join((*_BEARERS, *_PLAIN))
-    help_ = f"the variable with the key that the agent uses; by default the one of {known} that is set"
+    help_ = f"the variable with the key that the agent uses; by default none at a proxy of one person, else of {known}"
     command.add_argument("--key-from", metavar="VARIABLE", help=help_)
 
 
@@ -50,15 +51,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 def made(arguments: argparse.Namespace) -> MCPServer:
     """The server; raises `SettingsError`."""
-    try:
-        from mcp.server import MCPServer
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "mcp":
-            raise
-        raise SettingsError(_NO_EXTRA) from None
+    from mcp.server import MCPServer
+
     server = MCPServer("condenser", version=VERSION, instructions=_INSTRUCTIONS, log_level="WARNING")
-    _add_tools(server, arguments.url, credential(arguments.key_from, os.environ), arguments.session)
+    url, variable = arguments.url, arguments.key_from
+    _headers(url, variable)  # so that a wrong choice is said at once
+    _add_tools(server, url, partial(_headers, url, variable), arguments.session)
     return server
+
+
+def _headers(url: str | None, variable: str | None) -> dict[str, str]:
+    """What shows whose sessions are meant, read anew for each call: a proxy may be started again. See `credential`."""
+    note = note_at(url) if variable is None else None
+    if note and note.handles:
+        return {"Authorization": f"Bearer {note.handles}"}
+    return credential(variable, os.environ)
 
 
 def credential(variable: str | None, environment: Mapping[str, str]) -> dict[str, str]:
@@ -78,13 +85,15 @@ def credential(variable: str | None, environment: Mapping[str, str]) -> dict[str
     return {"x-api-key": key} if variable in _PLAIN else {"Authorization": f"Bearer {key}"}
 
 
-def _add_tools(server: MCPServer, url: str | None, headers: Mapping[str, str], session: str | None) -> None:
+def _add_tools(
+    server: MCPServer, url: str | None, headers: Callable[[], Mapping[str, str]], session: str | None
+) -> None:
     from mcp.server.mcpserver.exceptions import ToolError
 
     async def answered(action: str, members: Mapping[str, object]) -> dict[str, Any]:
         body = json.dumps(members).encode()
         path = f"/_condenser/own/{action}"
-        asking = partial(ask, url, path, method="POST", headers=headers, timeout=_TIMEOUT, body=body)
+        asking = partial(ask, url, path, method="POST", headers=headers(), timeout=_TIMEOUT, body=body)
         reply = await asyncio.to_thread(asking)
         document = json_or_none(reply.body)
         if reply.status != 200 or not isinstance(document, dict):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from proxy.cli import USAGE
-from proxy.commands.running import Note, admin_url, configured_url, find_proxy, living
+from proxy.commands.running import Note, admin_url, configured_url, find_proxy, living, note_at
 from proxy.errors import CommandFailed, SettingsError
 from proxy.quoting import redacted
 from proxy.values import json_or_none
@@ -200,8 +200,7 @@ def token_for(url: str | None) -> str | None:
     from proxy.settings import load_settings
     from proxy.settings.token import known_token, read_token
 
-    named = (note for note in living() if url is not None and note.url == url.rstrip("/"))
-    running, settings = _running() if url is None else next(named, None), load_settings()
+    running, settings = _running() if url is None else note_at(url), load_settings()
     if settings.admin.token is None and running and running.token:
         return running.token
     if settings.admin.token is None and running and running.token_file:

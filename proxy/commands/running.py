@@ -36,6 +36,7 @@ class Note(NamedTuple):
     started: float
     admin: str | None = None  # the address of its listener for administration, if it has one
     token: str | None = None  # the admin token that it made for itself, where there is no file for it
+    handles: str = ""  # the token that opens handles, for `condenser mcp`; none where callers show their own credential
 
 
 def client_url(host: str, port: int | str) -> str:
@@ -71,6 +72,11 @@ def find_proxy() -> Note | None:
     here = configured_url()
     notes = sorted((note for note in living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
     return notes[-1] if notes else None
+
+
+def note_at(url: str | None) -> Note | None:
+    """The proxy of this user at an address, by default that which `find_proxy` finds."""
+    return find_proxy() if url is None else next((each for each in living() if each.url == url.rstrip("/")), None)
 
 
 def admin_url(url: str) -> str:

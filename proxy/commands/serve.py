@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     prepare(settings)
     reread = Rereading(command_line_settings(arguments), settings)
-    settings = with_token(settings)
+    settings = with_token(settings).with_handles(of_run=False)
     with ExitStack() as stack:
         sockets = [stack.enter_context(bound_socket(settings.host, settings.port))]
         if settings.admin.address is not None:
@@ -269,7 +269,7 @@ def note_of(settings: Settings, configured: str, port: int) -> Note:
     token = token_file(settings)
     path = os.path.abspath(token) if token else None
     admin = client_url(*settings.admin.address) if settings.admin.address is not None else None
-    return Note(client_url(settings.host, port), configured, path, time.time(), admin)
+    return Note(client_url(settings.host, port), configured, path, time.time(), admin, handles=settings.handles.token)
 
 
 # Checks before the proxy starts

@@ -31,13 +31,23 @@ from pydantic import SecretStr
 
 from proxy import LOGGER
 from proxy.app import server_config
-from proxy.commands.known_commands import ANTHROPIC, TOOL_SEARCH, VARIABLES, keeps_tool_search, pointed, upstreams_for
+from proxy.cli import USAGE
+from proxy.commands.known_commands import (
+    ANTHROPIC,
+    TOOL_SEARCH,
+    VARIABLES,
+    keeps_tool_search,
+    pointed,
+    upstreams_for,
+    with_handles,
+)
 from proxy.commands.offer import offer
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
 from proxy.conversations.totals import figures, money
+from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
@@ -60,6 +70,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.usage = "condenser wrap [OPTION ...] -- COMMAND [ARGUMENT ...]"
     command.add_argument("--port", type=int, default=0, help="the port of the proxy; by default any free one")
     add_settings_arguments(command)
+    told = "give claude or codex two tools that read back what was left out; their schemas stand in every prompt"
+    command.add_argument("--handles", action="store_true", help=told)
     command.add_argument("words", metavar="COMMAND", nargs="+", help="the command with its arguments, after --")
 
 
@@ -68,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     configured, arguments.host, arguments.workers, arguments.single_user = configured_url(), HOST, 1, True
     settings = _quiet(settings_from(arguments))
     settings = settings.model_copy(update={"admin": AdminSettings(token=settings.admin.token)})  # all at one port
+    settings = settings.with_handles(of_run=True)
     prepare(settings)
     with bound_socket(settings.host, settings.port) as listening:
         return _wrap(arguments, settings, configured, listening)
@@ -81,6 +94,11 @@ def _wrap(arguments: argparse.Namespace, settings: Settings, configured: str, li
     settings = settings if arguments.upstream else upstreams_for(settings, command.addresses)
     if command.note:
         print(command.note, file=sys.stderr)
+    words: Sequence[str] = command.words
+    if arguments.handles:
+        if (registered := with_handles(words, url)) is None:
+            raise CommandFailed(f"--handles is for claude and codex; {words[0]} registers MCP servers itself", USAGE)
+        words = registered
     note = note_of(settings, configured, port)
     settings = settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
     with noted(note), _serving(settings, listening) as has_started:
@@ -88,7 +106,7 @@ def _wrap(arguments: argparse.Namespace, settings: Settings, configured: str, li
             return NOT_STARTED
         has_search = keeps_tool_search(command.addresses)
         variables = {**_environment(url, keeps_tool_search=has_search), **command.variables}
-        code = _run(command.words, variables)
+        code = _run(words, variables)
         print("\n".join(_receipt(url, token, settings, arguments)), file=sys.stderr, flush=True)
     return code
 

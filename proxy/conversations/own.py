@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -47,6 +47,7 @@ class OwnSessions:
     reader: Reader
     clock: Callable[[], float]
     trust: Trust = ALWAYS  # in the caller
+    only: Collection[StoreKey] | None = None  # the sessions that may be read; None: all of the tenant
 
     async def search(self, tenant: str, name: str | None, query: str, top_k: int = TOP_K) -> Document:
         """The messages and cards that match a query, best first, on the branch that was used last."""
@@ -106,6 +107,8 @@ class OwnSessions:
         return found
 
     async def _loaded(self, key: StoreKey) -> Session | None:
+        if self.only is not None and key not in self.only:
+            return None
         session = await self.stored.in_time(self.stored.load(key))
         shown = session is not None and await self.trust.shows(session.traits, self.stored.patience())
         return session if shown else None

@@ -22,7 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from proxy import VERSION
-from proxy.callers.operators import UNKNOWN, Operator, Operators
+from proxy.callers.operators import UNKNOWN, Operator, Operators, opens_handles
+from proxy.callers.tenants import ALWAYS
 from proxy.conversations.admin import MAX_HITS, TOP_K, Document, request_document
 from proxy.conversations.noted import NOTED
 from proxy.conversations.own import OwnSessions
@@ -172,6 +173,8 @@ def check_role(operator: Operator, method: str) -> None:
 async def own(request: Request) -> Response:
     """Answers a caller about its own sessions, if an upstream has accepted its credential lately.
 
+    Where all sessions are one person's, the token for handles opens them too, under `wrap` those of the run.
+
     Takes a place as a request to a model does, since it reads as much. Raises `ProxyError`.
     """
     services: Services = request.app.state.services
@@ -182,18 +185,21 @@ async def own(request: Request) -> Response:
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "POST"})
     owner = services.tenants.owner(request.scope["headers"], request.client.host if request.client else None)
     asked = await _json_body(request)
-    place = services.admission.place(owner.tenant)
+    place, handles = services.admission.place(owner.tenant), services.settings.handles
+    sessions, is_holder = services.own_sessions, opens_handles(handles, request.scope["headers"])
+    if is_holder and handles.of_run:
+        sessions = replace(sessions, only=services.sums.used)
     try:
         await place.take()
         # Those first that see the caller's credential: a login's tenant is the one that it has there.
         for upstream in sorted(services.destinations, key=lambda each: not each.judges_callers):
-            trust = services.callers.trust_in(owner, upstream)
+            trust = ALWAYS if is_holder else services.callers.trust_in(owner, upstream)
             await trust.look_up(services.stored.patience())
             if trust.may_see_stored:
                 break
         else:
             raise CredentialUnproven
-        document = await action(replace(services.own_sessions, trust=trust), owner.tenant_at(upstream), asked)
+        document = await action(replace(sessions, trust=trust), owner.tenant_at(upstream), asked)
     except StoreError as error:
         return _store_failed(error)
     finally:

@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
@@ -28,6 +29,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -412,6 +414,7 @@ class Settings(BaseSettings):
     auth: tables.AuthSettings = Field(default_factory=tables.AuthSettings, validate_default=True)
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    _handles: tables.Handles = PrivateAttr(tables.Handles())
 
     @field_validator("options")
     @classmethod
@@ -470,6 +473,17 @@ class Settings(BaseSettings):
         """How the tenant of a request is found; what `tenant.from` says comes first."""
         is_set = "source" in self.tenant.model_fields_set
         return "fixed" if self.single_user and not is_set else self.tenant.source
+
+    @property
+    def handles(self) -> tables.Handles:
+        return self._handles
+
+    def with_handles(self, *, of_run: bool) -> Self:
+        """The settings with a new token for handles, where all sessions are one person's."""
+        made = self.model_copy()
+        if self.single_user and self.tenant_source == "fixed":
+            made._handles = tables.Handles(token_urlsafe(), of_run)  # noqa: SLF001
+        return made
 
     @model_validator(mode="after")
     def _with_known_upstreams(self) -> Self:

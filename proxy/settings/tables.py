@@ -15,7 +15,7 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -465,6 +465,13 @@ def listen_address(value: str) -> str:
     if not is_address:
         raise ValueError(f"must be a host and a port, such as 127.0.0.1:9090{not_this(value)}")
     return value
+
+
+class Handles(NamedTuple):
+    """Opens what handles stand for in one person's sessions, and nothing else; no setting: it ends with its proxy."""
+
+    token: str = ""  # none where the sessions may be several people's
+    of_run: bool = False  # only in sessions that this proxy has served
 
 
 class AdminSettings(Table):

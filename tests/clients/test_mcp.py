@@ -95,16 +95,6 @@ def test_a_proxy_that_is_not_there_is_an_answer_too(served: Callable[..., MCPSer
     assert "no proxy answers at http://127.0.0.1:9" in why
 
 
-def test_without_the_extra_it_says_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "mcp", None)
-    monkeypatch.delitem(sys.modules, "mcp.server")
-    code, out, err = run(capsys, "mcp")
-    assert (code, out) == (2, "")
-    assert "pip install 'condenser-proxy[mcp]'" in err
-
-
 @pytest.mark.parametrize(
     ("variables", "words", "says"),
     [
