@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from math import inf
 from typing import Any, get_args
 
 from proxy.controls import MIN_WINDOW, check_model, pipeline_named, split_model
@@ -98,3 +99,13 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)
+
+
+def amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < inf:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a number above 0")
+    return number

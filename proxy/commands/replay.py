@@ -16,12 +16,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from proxy.cli import FAILED, OK, USAGE
-from proxy.commands.options import add_economy, pipeline, positive, use_config, window
+from proxy.commands.options import add_economy, amount, pipeline, positive, use_config, window
 from proxy.commands.progress import Progress
 from proxy.condensing.policy import RATIOS
 from proxy.errors import CommandFailed, SettingsError
@@ -69,7 +68,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             help=f"ask the {role} that answers there; --model, unless {role}.model is set",
         )
     command.add_argument(
-        "--max-cost", metavar="AMOUNT", type=_amount, help="make no call that could cost more in all, and stop there"
+        "--max-cost", metavar="AMOUNT", type=amount, help="make no call that could cost more in all, and stop there"
     )
     _add_live(command)
     command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
@@ -80,7 +79,7 @@ def _add_live(command: argparse.ArgumentParser) -> None:
     live = command.add_argument_group("asking a real model what it does next, with and without the view")
     live.add_argument("--live", metavar="URL", help="the upstream's base URL, with its /v1; nothing is sent without it")
     live.add_argument("--sample", metavar="N", type=positive, default=80, help="requests of each strategy (80)")
-    live.add_argument("--budget", metavar="AMOUNT", type=_amount, help="in money; in tokens for a model without prices")
+    live.add_argument("--budget", metavar="AMOUNT", type=amount, help="in money; in tokens for a model without prices")
     live.add_argument("--key-env", metavar="VARIABLE", default="", help="the environment variable that has the key")
     live.add_argument("--tools", metavar="FILE", type=Path, help="tools, as JSON, for conversations that have none")
     live.add_argument("--reply-tokens", metavar="N", type=positive, default=1024, help="most tokens of a reply (1024)")
@@ -295,16 +294,6 @@ def _check_asked(roles: Mapping[str, str], services: Services, arguments: argpar
             raise SettingsError(f"--{role}-url needs the name of a model: --model, or {role}.model in the settings")
         if arguments.max_cost is not None and prices_of(services, model) == RATIOS:
             raise SettingsError(f"--max-cost needs the prices of {model}: set them under [[models]]")
-
-
-def _amount(text: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < inf:
-        raise argparse.ArgumentTypeError(f"'{text}' must be a number above 0")
-    return amount
 
 
 def _pipelines(text: str) -> list[Pipeline]:

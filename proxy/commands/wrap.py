@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
@@ -78,7 +78,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit status, or 128 plus the number of the signal that ended it."""
     configured, arguments.host, arguments.workers, arguments.single_user = configured_url(), HOST, 1, True
-    settings = _quiet(settings_from(arguments))
+    settings = quiet(settings_from(arguments))
     settings = settings.model_copy(update={"admin": AdminSettings(token=settings.admin.token)})  # all at one port
     settings = settings.with_handles(of_run=True)
     prepare(settings)
@@ -88,30 +88,51 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _wrap(arguments: argparse.Namespace, settings: Settings, configured: str, listening: socket.socket) -> int:
     port = listening.getsockname()[1]
-    url, token = client_url(HOST, port), admin_token(settings) or secrets.token_urlsafe()
-    own = {name: value for name, value in os.environ.items() if not (arguments.upstream and name in VARIABLES)}
-    command = pointed(arguments.words, url, own)
-    settings = settings if arguments.upstream else upstreams_for(settings, command.addresses)
-    if command.note:
-        print(command.note, file=sys.stderr)
-    words: Sequence[str] = command.words
+    words: Sequence[str] = arguments.words
     if arguments.handles:
-        if (registered := with_handles(words, url)) is None:
+        if (registered := with_handles(words, client_url(HOST, port))) is None:
             raise CommandFailed(f"--handles is for claude and codex; {words[0]} registers MCP servers itself", USAGE)
         words = registered
-    note = note_of(settings, configured, port)
-    settings = settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
-    with noted(note), _serving(settings, listening) as has_started:
-        if not has_started:
+    with (
+        noted(note_of(settings, configured, port)),
+        proxied(words, arguments.upstream, settings, listening) as found,
+    ):
+        if found is None:
             return NOT_STARTED
-        has_search = keeps_tool_search(command.addresses)
-        variables = {**_environment(url, keeps_tool_search=has_search), **command.variables}
-        code = _run(words, variables)
-        print("\n".join(_receipt(url, token, settings, arguments)), file=sys.stderr, flush=True)
+        code = _run(found.words, found.environment)
+        print("\n".join(_receipt(found.url, found.token, found.settings, arguments)), file=sys.stderr, flush=True)
     return code
 
 
-def _quiet(settings: Settings) -> Settings:
+class Proxied(NamedTuple):
+    """A command as it runs behind a proxy of its own, and that proxy."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    url: str
+    token: str
+    settings: Settings
+
+
+@contextmanager
+def proxied(
+    words: Sequence[str], upstream: str | None, settings: Settings, listening: socket.socket
+) -> Iterator[Proxied | None]:
+    """Serves for a command, which is not run here; yields None if the proxy did not start."""
+    url, token = client_url(HOST, listening.getsockname()[1]), admin_token(settings) or secrets.token_urlsafe()
+    own = {name: value for name, value in os.environ.items() if not (upstream and name in VARIABLES)}
+    command = pointed(words, url, own)
+    settings = settings if upstream else upstreams_for(settings, command.addresses)
+    if command.note:
+        print(command.note, file=sys.stderr)
+    settings = settings.model_copy(update={"admin": AdminSettings(token=SecretStr(token))})
+    has_search = keeps_tool_search(command.addresses)
+    variables = {**_environment(url, keeps_tool_search=has_search), **command.variables}
+    with _serving(settings, listening) as has_started:
+        yield Proxied(command.words, variables, url, token, settings) if has_started else None
+
+
+def quiet(settings: Settings) -> Settings:
     """The settings with only errors in the log, so that the terminal is the command's, unless they set a level."""
     if "level" in settings.log.model_fields_set:
         return settings
@@ -193,25 +214,25 @@ def _is_in_foreground() -> bool:
 
 def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Namespace) -> Iterator[str]:
     """A summary of the run for a person, made of this proxy's sums and the sessions that it has used."""
-    answer = _json(url, "/_condenser/sums?hours=1", token)
+    answer = asked_json(url, "/_condenser/sums?hours=1", token)
     sums: Counter[str] = Counter(answer.get("replica"))
     if not sums["requests"]:
         yield "condenser: the command sent no request through the proxy"
         return
     # The store may be another proxy's too, so only its own word counts for what it has served.
-    read = [_json(url, session_path(*key), token) for key in answer["used"]]
+    read = [asked_json(url, session_path(*key), token) for key in answer["used"]]
     documents = [document for document in read if "id" in document]
     ids = [document["id"] for document in documents]
     yield ""
     yield "condenser receipt"
     parts = _totals(sums), _kept(documents), figures(sums, answer["currency"]), _looks(ids, settings, arguments)
-    rows = _json(url, "/_condenser/arrivals", token).get("data", [])
+    rows = asked_json(url, "/_condenser/arrivals", token).get("data", [])
     found = offer(documents, rows, sums["started"])
     for title, text in chain(*parts, _next(found, answer["currency"], settings, arguments)):
         yield f"  {title:<14} {text}"
 
 
-def _json(url: str, path: str, token: str) -> dict[str, Any]:
+def asked_json(url: str, path: str, token: str) -> dict[str, Any]:
     document = json_or_none(ask(url, path, token=token).body)
     return document if isinstance(document, dict) else {}
 

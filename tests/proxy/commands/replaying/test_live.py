@@ -95,6 +95,7 @@ def live(
 ) -> Live:
     """Replays recorded sessions and asks the upstream: exit code, standard output and standard error."""
     monkeypatch.setenv("PROVE_KEY", SECRET)
+    monkeypatch.setenv("CONDENSER_CONFIG", "")
     monkeypatch.setenv("CONDENSER_MARKS__MOST", "3000")
     monkeypatch.chdir(tmp_path)
 
