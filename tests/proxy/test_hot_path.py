@@ -36,6 +36,7 @@ TURN = 2
 """Messages that a turn adds."""
 ROOMY, TIGHT = 1_000_000, 14_000
 HISTORY = long_history(LONG + 4 * TURN)
+PRODUCT = tuple(f"{Path(proxy.__file__).parents[1] / package}/" for package in ("proxy", "strategies"))
 WORK = {"raw_decode": ("json parses", "s"), "message_digest": ("digests", ""), "encode_ordinary": ("encodings", "text")}
 """Functions by name: what a call of theirs is counted as, and the argument whose length is added up."""
 
@@ -76,13 +77,14 @@ def _bytes(argument: object) -> int:
 def watched() -> Iterator[Counter[str]]:
     """Counts the calls of the functions in WORK, and the characters that they are given, on this thread.
 
-    `steps` are the calls of all functions that are written in Python, generators' steps among them.
+    `steps` are the calls of all functions of the product, generators' steps among them; those of the loop depend on
+    the moment at which a thread is ready.
     """
     work: Counter[str] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         name = frame.f_code.co_name
-        work["steps"] += event == "call"
+        work["steps"] += event == "call" and frame.f_code.co_filename.startswith(PRODUCT)
         if event == "call" and name in WORK:
             what, argument = WORK[name]
             work[what] += 1
