@@ -32,7 +32,7 @@ from proxy.servers.upstream import UpstreamReply
 from proxy.servers.windows import SizeRefused
 from proxy.values import MOST_HIDDEN, MOST_PER_BYTE
 from strategies.core.budget import UNLIMITED
-from strategies.dialects.parts import DOCUMENTS, PICTURES
+from strategies.dialects.parts import has_parts
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Refusals:
         size = refusal.size(Unit.PROMPT)
         if size is None or note_full(self.parts.servers, refusal, decision) is not False:
             return attempt
-        attempt, _ = taught(self.parts, attempt, size, is_silent=False)
+        attempt, _ = taught(self.parts, attempt, size)
         if not attempt.stores:
             context = attempt.decision.context
             self._keep_unstored(context, size_refused.TRAIT.of(context))
@@ -181,7 +181,7 @@ async def looked_at(sent: Attempt, reply: UpstreamReply) -> OpenedReply:
         is_ours = sent.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         is_aside = context.aside is not None or endpoint.management_member in values
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
-        if not (is_ours or is_aside or any(kind.may_be_in(decision.body) for kind in (PICTURES, DOCUMENTS))):
+        if not (is_ours or is_aside or has_parts(decision.body)):
             return OpenedReply(reply)
     holds, briefly = may_be_refused(sent), is_perhaps_refused(sent)
     answer = await open_reply(endpoint, reply, holds=holds or briefly, briefly=not holds)

@@ -85,16 +85,10 @@ class Refusal(NamedTuple):
     subjects: frozenset[Subject] = frozenset()
     members: frozenset[str] = frozenset()
     is_server_error: bool = False  # whether the server gives itself the blame, by a status or a code of 500 or more
-    is_silent: bool = False  # whether it has no words, so that a gateway may have refused the bytes
 
     def size(self, *units: Unit) -> Size | None:
         """The size that is refused in one of these units."""
         return next((size for size in self.sizes if size.unit in units), None)
-
-    @property
-    def length(self) -> Size | None:
-        """The size in tokens of the window that is refused."""
-        return self.size(Unit.PROMPT, Unit.REPLY)
 
     @property
     def condensed(self) -> Size | None:
@@ -124,7 +118,7 @@ def read(status: int, body: bytes, *, answer: re.Pattern[bytes] | None = None, o
     is_late = status < HTTPStatus.BAD_REQUEST
     subjects = frozenset(row.subject for row in _ROWS if row.is_in(HTTPStatus.OK if is_late else status, said))
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
-        return Refusal(status, (Size(Unit.BYTES), Size(Unit.PROMPT)), subjects, is_silent=True)
+        return Refusal(status, (Size(Unit.BYTES), Size(Unit.PROMPT)), subjects)
     content = read_body(body)
     members = named(content, ours) if status in _NAMING or is_late else frozenset[str]()
     length = None if status in _NEVER else _length(content)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from strategies.core.excerpt import without_middle
@@ -16,37 +15,22 @@ from strategies.core.messages import dump
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 """A picture of one pixel, as PNG in base64."""
+_BLANK = f"data:image/png;base64,{PIXEL}"
+PICTURES = {"image_url": "text", "image": "text", "input_image": "input_text"}
+DOCUMENTS = {"file": "text", "document": "text", "input_file": "input_text"}
+"""The kinds of parts that may leave: their types, with the type of a text part beside them."""
 _SCREENSHOT, _MADE = "computer_screenshot", "image_generation_call"
 _MEMBERS = ("content", "output")
 _TEXTS = (*_MEMBERS, "text", "arguments", "input")
+_MARKS = re.compile(rb'image|"(?:document|(?:input_)?file)"')
 
 
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """A kind of parts that may leave."""
-
-    note: str  # what stands in the place of one
-    text_of: Mapping[str, str]  # its types, with the type of a text part beside them
-    mark: re.Pattern[bytes]
-
-    def may_be_in(self, data: bytes) -> bool:
-        """Whether a message may have such parts, by its bytes."""
-        return self.mark.search(data) is not None
+def has_parts(data: bytes) -> bool:
+    """Whether a message may have parts that may leave, by its bytes."""
+    return _MARKS.search(data) is not None
 
 
-PICTURES = Kind(
-    "[A picture was left out here, because the request was too large for the server.]",
-    {"image_url": "text", "image": "text", "input_image": "input_text"},
-    re.compile(rb"image"),
-)
-DOCUMENTS = Kind(
-    "[A document was left out here, because the request was too large for the server.]",
-    {"file": "text", "document": "text", "input_file": "input_text"},
-    re.compile(rb'"(?:document|(?:input_)?file)"'),
-)
-
-
-def parts(value: Mapping[str, Any], kind: Kind) -> Iterator[Mapping[str, Any]]:
+def parts(value: Mapping[str, Any], kind: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
     """The parts of a message that are of a kind, in the order in which they leave."""
     if _is_of(value, kind):
         yield value
@@ -58,7 +42,7 @@ def parts(value: Mapping[str, Any], kind: Kind) -> Iterator[Mapping[str, Any]]:
                 yield from parts(part, kind)
 
 
-def without_parts(value: Mapping[str, Any], kind: Kind, most: int) -> tuple[Mapping[str, Any], int]:
+def without_parts(value: Mapping[str, Any], kind: Mapping[str, str], most: int) -> tuple[Mapping[str, Any], int]:
     """A message without its first parts of a kind, at most `most` of them, and how many were left out."""
     if most <= 0:
         return value, 0
@@ -77,13 +61,6 @@ def without_parts(value: Mapping[str, Any], kind: Kind, most: int) -> tuple[Mapp
     return (changed, left_out) if left_out else (value, 0)
 
 
-def data_of(document: Mapping[str, Any]) -> str:
-    """The bytes of a document in base64; "" if they are elsewhere."""
-    held = next((held for key in ("source", "file") if isinstance(held := document.get(key), Mapping)), document)
-    data = held.get("data") or held.get("file_data")
-    return data if isinstance(data, str) else ""
-
-
 def shortened(value: Any, most: int, at: str = "") -> Any:
     """A message whose texts have at most so many characters; arguments stay an object."""
     match value:
@@ -96,21 +73,25 @@ def shortened(value: Any, most: int, at: str = "") -> Any:
     return value
 
 
-def _is_of(value: Mapping[str, Any], kind: Kind) -> bool:
+def note_of(kind: Mapping[str, str]) -> str:
+    """What stands in the place of a part."""
+    what = "document" if kind is DOCUMENTS else "picture"
+    return f"[A {what} was left out here, because the request was too large for the server.]"
+
+
+def _is_of(value: Mapping[str, Any], kind: Mapping[str, str]) -> bool:
     found, source = value.get("type"), value.get("source")
     if kind is DOCUMENTS:
-        is_text = isinstance(source, Mapping) and source.get("type") in ("text", "content")
-        return found in kind.text_of and not is_text
-    if found == _SCREENSHOT:
-        return bool(value.get("image_url")) and value["image_url"] != _instead_of(value, kind)["image_url"]
-    return found in kind.text_of or (found == _MADE and bool(value.get("result")))
+        return found in kind and not (isinstance(source, Mapping) and source.get("type") in ("text", "content"))
+    is_shown = found == _SCREENSHOT and value.get("image_url") not in (None, "", _BLANK)
+    return found in kind or is_shown or bool(found == _MADE and value.get("result"))
 
 
-def _instead_of(part: Mapping[str, Any], kind: Kind) -> Mapping[str, Any]:
-    found = part["type"]
+def _instead_of(part: Mapping[str, Any], kind: Mapping[str, str]) -> Mapping[str, Any]:
+    found, note = part["type"], note_of(kind)
     if found == _SCREENSHOT:
-        return {"type": found, "image_url": f"data:image/png;base64,{PIXEL}"}
+        return {"type": found, "image_url": _BLANK}
     if found == _MADE:
-        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": kind.note}]}
+        return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": note}]}
     marker = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
-    return {"type": kind.text_of[found], "text": kind.note, **marker}
+    return {"type": kind[found], "text": note, **marker}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strategies.dialects.parts import PICTURES, PIXEL
+from strategies.dialects.parts import PICTURES, PIXEL, note_of
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
@@ -123,7 +123,7 @@ def test_the_oldest_pictures_leave_and_later_views_begin_with_the_same_bytes(pro
         assert picture(0) in refused.decode()
         assert picture(0) not in mended.decode()
         assert picture(13) in mended.decode()
-        number = mended.decode().count(PICTURES.note) + mended.decode().count(PIXEL)
+        number = mended.decode().count(note_of(PICTURES)) + mended.decode().count(PIXEL)
         assert number == sum(picture(each) not in mended.decode() for each in range(14))
 
         answer = ask(stage, protocol, 15)

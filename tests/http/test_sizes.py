@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strategies.dialects.parts import DOCUMENTS
+from strategies.dialects.parts import DOCUMENTS, note_of
 from tests.http.test_pictures import ANSWERS
 from tests.support import replies, wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
@@ -214,7 +214,7 @@ def test_the_oldest_documents_leave_until_the_pages_fit(protocol: str) -> None:
         assert asked_with(stage, protocol, [60, 30, 50]).status == 200
         refused, mended = [each.body.decode() for each in stage.upstream.journal]
         assert [pdf(number, pages) in mended for number, pages in enumerate([60, 30, 50])] == [False, True, True]
-        assert (mended.count(DOCUMENTS.note), refused.count(DOCUMENTS.note)) == (1, 0)
+        assert (mended.count(note_of(DOCUMENTS)), refused.count(note_of(DOCUMENTS))) == (1, 0)
         assert asked_with(stage, protocol, [60, 30, 50, 10]).status == 200
         assert len(list(stage.upstream.journal)) == 3
         assert list(stage.upstream.journal)[-1].body.decode().startswith(mended[: mended.rindex("]")].rstrip())

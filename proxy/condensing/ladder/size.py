@@ -27,19 +27,18 @@ from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Size, Unit
 from proxy.servers.windows import REFUSED_FOR, SOURCE, SizeRefused, Window
 from proxy.tokens.media import ends_of, pages_of
+from proxy.values import object_at, word_at
 from strategies.core.budget import Budget, Marks
-from strategies.core.messages import Role, dump
-from strategies.dialects.parts import DOCUMENTS, PICTURES, data_of, parts, shortened
+from strategies.core.messages import dump
+from strategies.dialects.parts import DOCUMENTS, PICTURES, has_parts, parts, shortened
 
 MAX_RATIO = 4.0  # largest believable ratio of upstream tokens to our own; a larger one describes another prompt
 SMALLER = 0.95  # the next request is at most this share of the refused one, and of what is said to fit: counts differ
 UNKNOWN_SHARE = 0.70  # the same share if the refusal states no window
 GOAL_SHARE = 0.8  # the target is at most this share of the maximum that may be sent
-PARTS_KEPT = 0.5  # the share of bytes, pictures or pages that stay, if no limit tells, and of a limit of messages
+PARTS_KEPT = 0.5  # the share of bytes, pictures or pages that stay, if no limit tells
 LONG_CONTEXT = 200_000  # tokens above which Anthropic calls a prompt long, and bills it apart for some
-_RECORD = 4  # messages of a view besides the newest ones: the task, what stands for the rest, its answer, a block
 _TOKENS = (Unit.PROMPT, Unit.RATE, Unit.TIER)
-_DROPPING = ("extract", "recent")
 _KINDS = {Unit.PICTURES: (PICTURES,), Unit.PAGES: (DOCUMENTS,), Unit.BYTES: (PICTURES, DOCUMENTS)}
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ async def after(parts: Parts, refused: Attempt, answer: OpenedReply, timing: Tim
     refused = await _counted(parts, refused)
     if size.unit is Unit.TIER and refused.decision.expected_tokens > LONG_CONTEXT:
         size = size._replace(limit=LONG_CONTEXT)
-    refused, policy = taught(parts, refused, size, is_silent=answer.refusal.is_silent)
+    refused, policy = taught(parts, refused, size)
     try:
         return Next(refused, await _smaller(parts, refused, policy, size, timing))
     except ProxyError:
@@ -77,7 +76,7 @@ def _lighter(refused: Attempt, refusal: Refusal) -> Decision | None:
     is_whole = context.history.measured is context.history.whole
     if size is None or Step.LIGHTER in refused.tried or not (context.policy.rewrites and is_whole):
         return None
-    known = TRAIT.of(context) or LeftOut()
+    known = TRAIT.of(context) or LeftOut([], "", 0)
     out = _fewer(decision, size, known) if size.unit in _KINDS else _shorter(context, size, known)
     if out is None:
         return None
@@ -96,29 +95,30 @@ def _shorter(context: RequestContext, size: Size, known: LeftOut) -> LeftOut | N
 
 def _fewer(decision: Decision, size: Size, known: LeftOut) -> LeftOut | None:
     """What leaves of pictures and documents, the oldest first; None if none can, or too few of them."""
-    history, kinds = decision.context.history, _KINDS[size.unit]
+    history, kinds, is_bytes = decision.context.history, _KINDS[size.unit], size.unit is Unit.BYTES
     transcript, shown = history.transcript, {id(message) for message in decision.view.messages}
-    seen = [(at, message) for at, message in enumerate(history.shown.chain) if id(message) in shown]
-    mays = [(at, kind, each) for at, each in seen for kind in kinds if kind.may_be_in(each.data)]
-    found = [(at, kind, _size(part, size.unit)) for at, kind, each in mays for part in parts(each.body, kind)]
-    total = sum(has for _, _, has in found)
-    most = size.limit if size.limit and size.limit < total else int(PARTS_KEPT * total)
-    excess = (1 - PARTS_KEPT) * len(decision.body) if size.unit is Unit.BYTES else total - most
-    leaving = {at: [pictures, documents] for at, pictures, documents in known.parts}
+    may = [(at, each) for at, each in enumerate(history.shown.chain) if id(each) in shown and has_parts(each.data)]
+    found = [
+        (at, kind, _size(part, size.unit)) for at, each in may for kind in kinds for part in parts(each.body, kind)
+    ]
+    total = len(decision.body) if is_bytes else sum(has for _, _, has in found)
+    excess = total - (size.limit if size.limit and size.limit < total else int(PARTS_KEPT * total))
+    leaving = {at: numbers for at, *numbers in known.parts}
     # The newest picture stays; a document may be too long by itself.
     for at, kind, has in found if size.unit is Unit.PAGES else found[:-1]:
         if excess > 0 and at not in transcript.stays:
             leaving.setdefault(at, [0, 0])[kind is DOCUMENTS] += 1
             excess -= has
-    rows = tuple((at, pictures, documents) for at, (pictures, documents) in sorted(leaving.items()))
-    if rows == known.parts or (excess > 0 and size.unit is not Unit.BYTES):
+    rows = [[at, *numbers] for at, numbers in sorted(leaving.items())]
+    if rows == known.parts or not rows or (excess > 0 and not is_bytes):
         return None
     return known._replace(parts=rows, node=transcript.digests[rows[-1][0]].hex())
 
 
 def _size(part: Mapping[str, Any], unit: Unit) -> int:
     if unit is Unit.PAGES:
-        return pages_of(ends_of(data_of(part))) or 1
+        held = object_at(part, "source") or object_at(part, "file") or part
+        return pages_of(ends_of(word_at(held, "data") or word_at(held, "file_data"))) or 1
     return 1 if unit is Unit.PICTURES else len(dump(part))
 
 
@@ -149,43 +149,25 @@ async def _smaller(parts: Parts, refused: Attempt, policy: Policy, size: Size, t
         sized = sized._replace(overhead=whole.overhead + context.offer.tokens)
         context = context._replace(sized=sized, is_spared=False, history=context.history.viewing(whole))
         decision = decision.with_view(fold_view(context, None))
-    aim, making = retry_budget(policy.budget, size, sent), policy
+    making, kept = policy, UNKNOWN_SHARE
     if size.unit is Unit.MESSAGES and size.limit is not None:
-        # Masked, or shortened, a message is still one.
-        dropping = [stage for stage in policy.ladder if stage.name in _DROPPING]
-        making = policy._replace(stages=dropping, ladder=dropping)
-        aim = replace(aim, marks=_marks(_tokens_of(decision, size.limit), aim))
+        # Half of them, so that there is room for a record. Masked or shortened, a message is still one.
+        making = policy._replace(stages=policy.ladder[:-1], ladder=policy.ladder[:-1])
+        leaving = decision.view.messages[: -max(size.limit // 2, 1)]
+        kept = 1 - sum(message.tokens for message in leaving) / max(sent.tokens, 1)
+    aim = retry_budget(policy.budget, size, sent, kept)
     smaller = await parts.shrunk(decision.in_context(context._replace(policy=making)), aim, timing)
-    smaller = smaller.in_context(smaller.context._replace(policy=policy))
-    is_above = size.unit is Unit.MESSAGES and len(smaller.view.messages) > (size.limit or 0)
-    if is_above or smaller.tokens_after >= sent.tokens:
+    if smaller.tokens_after >= sent.tokens:
         return None
-    return parts.following(refused, smaller, Step.SMALLER)
+    return parts.following(refused, smaller.in_context(smaller.context._replace(policy=policy)), Step.SMALLER)
 
 
-def _tokens_of(decision: Decision, limit: int) -> int:
-    """The tokens of a view with only so many of the newest messages that a record has room beside them."""
-    messages = [message for message in decision.view.messages if message.role is not Role.SYSTEM]
-    most = min(int(PARTS_KEPT * limit), limit - _RECORD - (len(decision.view.messages) - len(messages)))
-    return decision.tokens_after - sum(message.tokens for message in messages[: -max(most, 1)])
-
-
-def _marks(tokens: float, budget: Budget) -> Marks:
-    """The marks by which a view is condensed to so many tokens."""
-    share = tokens / max(budget.usable, 1)
-    return Marks(share, share, share, budget.marks.step)
-
-
-def taught(parts: Parts, attempt: Attempt, refused: Size, *, is_silent: bool) -> tuple[Attempt, Policy]:
+def taught(parts: Parts, attempt: Attempt, refused: Size) -> tuple[Attempt, Policy]:
     """The refused attempt with the size that bounds its session now, and the policy that holds now."""
     decision, request = attempt.decision, attempt.decision.context.request
-    window = window_after(parts, refused, decision)
-    known = size_refused.TRAIT.of(decision.context)
-    size = known if is_silent else _size_after(parts, refused, decision)
+    window, size = window_after(parts, refused, decision), _size_after(parts, refused, decision)
     decision = decision.in_context(size_refused.TRAIT.put(decision.context, size))
     limit, bound = request.body.envelope.reply_limit, size.tokens if size else None
-    if is_silent and bound is None and window.tokens is None:
-        bound = decision.expected_tokens  # for the next attempt alone
     policy = parts.policies.refused(decision.context.policy, window, bound, request.model, limit)
     return attempt._replace(decision=decision), policy
 
@@ -239,14 +221,15 @@ class RefusedRequest(NamedTuple):
     reply_tokens: int  # tokens that it asked for as a reply; 0 if neither the request nor the refusal states them
 
 
-def retry_budget(budget: Budget, size: Size, refused: RefusedRequest) -> Budget:
+def retry_budget(budget: Budget, size: Size, refused: RefusedRequest, kept: float = UNKNOWN_SHARE) -> Budget:
     """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
 
-    If the refusal states no window, the view is brought to a share of the refused one, whatever the window is.
+    If the refusal states no limit in tokens, this share of the refused view is `kept`, whatever the window is.
     """
     usable = max(budget.usable, 1)
     if size.limit is None or size.unit not in _TOKENS:
-        return replace(budget, marks=_marks(UNKNOWN_SHARE * refused.tokens, budget))
+        share = kept * refused.tokens / usable
+        return replace(budget, marks=Marks(share, share, share, budget.marks.step))
     ratio = _ratio(size, refused)
     most = min(budget.trigger / ratio, most_tokens(size, refused, min(budget.full_window, size.limit), budget.fits))
     goal = min(budget.target / ratio, GOAL_SHARE * most)
@@ -264,9 +247,8 @@ def _ratio(size: Size, refused: RefusedRequest) -> float:
 
     A refusal without a count still shows that the request did not fit. A count in another unit is in the size refused.
     """
-    counted = (size.unit is Unit.PROMPT and size.had) or max(
-        refused.expected_tokens, (size.limit or 0) - refused.reply_tokens
-    )
+    stated = size.had if size.unit is Unit.PROMPT else None
+    counted = stated or max(refused.expected_tokens, (size.limit or 0) - refused.reply_tokens)
     return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
 
 

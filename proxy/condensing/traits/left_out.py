@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.condensing.attempt import Turn
 from proxy.condensing.traits.trait import Trait
@@ -21,11 +21,11 @@ from strategies.dialects.parts import DOCUMENTS, PICTURES, shortened, without_pa
 
 
 class LeftOut(NamedTuple):
-    parts: Sequence[tuple[int, int, int]] = ()
+    parts: Sequence[Sequence[int]]
     """Messages by their chain index, with how many of their first pictures and documents leave."""
-    node: str = ""
+    node: str
     """The chain digest after the last of these messages, in hex."""
-    characters: int = 0
+    characters: int
     """The most characters of a string; 0 for any number."""
 
 
@@ -74,9 +74,4 @@ def after(stored: LeftOut | None, turn: Turn, _now: float) -> LeftOut | None:
     return TRAIT.of(context) if context.history.shown is not context.history.measured.transcript else stored
 
 
-def _decoded(row: Sequence[Any]) -> LeftOut:
-    parts, *others = row
-    return LeftOut(tuple(map(tuple, parts)), *others)
-
-
-TRAIT = Trait[LeftOut]("left_out", _decoded, shape=shape, after=after)
+TRAIT = Trait[LeftOut]("left_out", lambda row: LeftOut(*row), shape=shape, after=after)

@@ -57,7 +57,7 @@ async def inspected(reply: Scripted) -> tuple[bytes, Refusal]:
 
 async def test_only_an_error_under_a_good_status_is_read_whole() -> None:
     _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
-    assert refusal.length is not None
+    assert refusal.sizes
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
     answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=False)
     assert (refusal, reply.given) == (NO_REFUSAL, 1)
@@ -71,7 +71,7 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
         Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
     )
     assert body == stream
-    assert refusal.length is not None
+    assert refusal.sizes
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ async def test_a_refusal_after_greetings_is_recognised(end: bytes, size: int) ->
     reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
     answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=True)
     assert await all_of(answer) == stream
-    assert refusal.length is not None
-    assert refusal.length.limit == 4_096
+    assert refusal.sizes
+    assert refusal.sizes[0].limit == 4_096
 
 
 async def test_a_greeting_passes_at_once_unless_it_is_held() -> None:
@@ -112,7 +112,7 @@ async def test_a_greeting_passes_at_once_unless_it_is_held() -> None:
 async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
     answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=False)
-    assert refusal.length is None
+    assert refusal.sizes == ()
     assert reply.given * 65_536 <= MAX_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
@@ -121,7 +121,7 @@ async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> No
     answer, refusal = await open_reply(
         CHAT_ENDPOINT, Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), holds=False
     )
-    assert refusal.length is None
+    assert refusal.sizes == ()
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]
     with pytest.raises(UpstreamUnavailable):
@@ -131,7 +131,7 @@ async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> No
 async def test_an_encoded_error_is_recognised_and_an_unknown_encoding_passed_on() -> None:
     packed = gzip.compress(REFUSES)
     body, refusal = await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"gzip")]))
-    assert (body, refusal.length is not None) == (packed, True)
+    assert (body, bool(refusal.sizes)) == (packed, True)
     assert (await inspected(Scripted([packed], 400, [*JSON, (b"content-encoding", b"compress")]))) == (
         packed,
         NO_REFUSAL,
@@ -158,7 +158,7 @@ async def test_a_held_greeting_waits_however_long_the_next_event_takes() -> None
     assert (reply.given, opening.done()) == (1, False)
     gate.set()
     answer, refusal = await opening
-    assert refusal.length is not None
+    assert refusal.sizes
     assert await all_of(answer) == GREETING + b": working\n\n" + error
 
 
@@ -167,7 +167,7 @@ async def test_a_greeting_that_is_held_briefly_passes_before_a_late_event(monkey
     gate = asyncio.Event()
     reply = Scripted([GREETING, gate, TEXT], 200, EVENTS)
     answer, refusal = await open_reply(CHAT_ENDPOINT, reply, holds=True, briefly=True)
-    assert refusal.length is None
+    assert refusal.sizes == ()
     gate.set()
     assert await all_of(answer) == GREETING + TEXT
 
@@ -200,7 +200,7 @@ def as_events(*events: object) -> bytes:
 async def test_an_empty_reply_at_the_window_is_a_refusal(endpoint: Endpoint, body: object, headers: Headers) -> None:
     data = as_events(*body) if isinstance(body, list) else json.dumps(body).encode()
     answer, refusal = await open_reply(endpoint, Scripted([data[:40], data[40:]], 200, headers), holds=True)
-    assert refusal.length is not None
+    assert refusal.sizes
     assert await all_of(answer) == data
 
 

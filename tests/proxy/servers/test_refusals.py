@@ -20,7 +20,7 @@ is_error_body = partial(error_bodies.is_error_body, answer=ANSWER)
 
 def recognise(status: int, body: bytes) -> Size | None:
     """The size in tokens that a reply refuses."""
-    return refusals.read(status, body, answer=ANSWER).length
+    return refusals.read(status, body, answer=ANSWER).size(Unit.PROMPT, Unit.REPLY)
 
 
 def cases(name: str) -> list[Case]:

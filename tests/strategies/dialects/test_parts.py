@@ -4,7 +4,7 @@ import base64
 import struct
 import zlib
 
-from strategies.dialects.parts import PICTURES, PIXEL, parts, without_parts
+from strategies.dialects.parts import PICTURES, PIXEL, note_of, parts, without_parts
 
 SHOWN = {"type": "input_image", "image_url": "data:1"}
 SCREEN = {"type": "computer_screenshot", "image_url": "data:2"}
@@ -15,7 +15,7 @@ def test_pictures_leave_in_the_order_in_which_they_are_found() -> None:
     message = {"type": "message", "role": "user", "content": [SHOWN, {"type": "input_text", "text": "and"}, SHOWN]}
     assert list(parts(message, PICTURES)) == [SHOWN, SHOWN]
     fewer, number = without_parts(message, PICTURES, 1)
-    assert (number, fewer["content"][0]) == (1, {"type": "input_text", "text": PICTURES.note})
+    assert (number, fewer["content"][0]) == (1, {"type": "input_text", "text": note_of(PICTURES)})
     assert fewer["content"][1:] == message["content"][1:]
     assert without_parts(message, PICTURES, 0) == (message, 0)
 
@@ -27,7 +27,7 @@ def test_a_screenshot_and_a_picture_that_was_made_are_pictures() -> None:
     assert without_parts(output, PICTURES, 9) == ({**output, "output": pixel}, 1)
 
     assert list(parts(MADE, PICTURES)) == [MADE]
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": PICTURES.note}]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": note_of(PICTURES)}]}
     assert without_parts(MADE, PICTURES, 9) == (said, 1)
 
 
