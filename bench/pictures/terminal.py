@@ -62,7 +62,8 @@ def recorded() -> list[Printed]:
             "OPENAI_API_KEY": "k", "XDG_DATA_HOME": folder, "XDG_CONFIG_HOME": folder, "PYTHONPATH": str(ROOT),
         }  # fmt: skip
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CONDENSER_")}
-        command = [sys.executable, "-m", "proxy", "wrap", "--", sys.executable, "agent.py"]
+        own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        command = [str(Path(sys.executable).with_name("condenser")), "wrap", "--", sys.executable, "agent.py"]
         begun = monotonic()
         with subprocess.Popen(
             command, cwd=here, env={**kept, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from math import inf
+from pathlib import Path
 from typing import Any, get_args
 
 from proxy.controls import MIN_WINDOW, check_model, pipeline_named, split_model
@@ -63,6 +65,20 @@ def use_config(file: str | None) -> None:
         raise SettingsError("--config is empty; leave it out where no file is meant")
     if file is not None:
         os.environ[CONFIG_VARIABLE] = file
+
+
+def program() -> list[str]:
+    """How this program is called from here: it need not be on the path, as in a checkout."""
+    called = Path(sys.argv[0])
+    if called.name != "condenser":
+        return [sys.executable, "-m", "proxy"]
+    found, called = shutil.which(called.name), called.absolute()
+    is_on_path = found is not None and Path(found).absolute() == called
+    return [
+        called.name
+        if is_on_path
+        else str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
+    ]
 
 
 def strategy(text: str) -> str:

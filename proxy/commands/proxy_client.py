@@ -137,9 +137,17 @@ def _opened(base: str, name: str, token: str | None, query: str) -> tuple[int, M
 
 
 def default_url() -> str:
-    """The address of a proxy that runs on this machine, else the one that the settings name."""
+    """The address of a proxy that runs on this machine, else the one that the settings name.
+
+    Raises `SettingsError` if that is a proxy of other settings, which nobody has named.
+    """
     running = _running()
-    return running.url if running else configured_url()
+    url = running.url if running else configured_url()
+    if running is None and note_at(url) is not None:
+        raise SettingsError(
+            f"the proxy at {url} keeps its sessions elsewhere than these settings say; --url {url} names it"
+        )
+    return url
 
 
 def _running() -> Note | None:
@@ -193,6 +201,10 @@ def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     action.add_argument("--tenant", help="look only at the sessions of this tenant: its name or its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help=TOKEN_HELP)
+    action.add_argument(
+        "--store", metavar="URL", help="read this store itself; by default that of the settings is, if no proxy runs"
+    )
+    action.add_argument("--config", metavar="FILE", help="the settings file")
 
 
 def token_for(url: str | None) -> str | None:
@@ -293,10 +305,15 @@ def request_json(
 
     `payload` is sent as a JSON body. Raises `CommandFailed` for any other answer; `hint_404` explains a 404.
     """
-    if arguments.token is None:
-        arguments.token = token_for(arguments.url)
-    body = None if payload is None else json.dumps(payload).encode()
-    reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
+    if arguments.store is not None:
+        reply = _stored(arguments, path, Reply(0, problem="--store can only be read; a proxy changes it"), method)
+    else:
+        if arguments.token is None:
+            arguments.token = token_for(arguments.url)
+        body = None if payload is None else json.dumps(payload).encode()
+        reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
+        if reply.status == 0 and arguments.url is None:
+            reply = _stored(arguments, path, reply, method)
     document = json_or_none(reply.body)
     if reply.status != 200:
         said = message_of(document)
@@ -307,6 +324,39 @@ def request_json(
     if not is_ours and not (isinstance(document, list) and path.endswith("/memory/export")):
         raise CommandFailed("the server at that address is not a condenser")
     return document
+
+
+def _stored(arguments: argparse.Namespace, path: str, reply: Reply, method: str) -> Reply:
+    """What a proxy with these settings would answer of its store; `reply` where it is not read, or there is none."""
+    import asyncio
+
+    from proxy.commands.options import settings_from
+    from proxy.errors import ProxyError
+    from proxy.operator.routes import read
+    from proxy.services import open_services
+    from proxy.store import file_of
+    from proxy.store.base import StoreError
+
+    settings = settings_from(arguments)
+    file, place = file_of(settings.store.url), redacted(settings.store.url)
+    if settings.store.url == "memory://" or (file is not None and not file.exists()):
+        return reply if arguments.store is None else Reply(0, problem=f"there is no store at {place}")
+    if method != "GET":
+        return reply
+
+    async def reading() -> Any:
+        parts = urlsplit(path)
+        async with open_services(settings) as services:
+            return await read(services, parts.path, parts.query)
+
+    _say_once(f"no proxy is asked: read from {place}")
+    try:
+        document = asyncio.run(reading())
+    except StoreError as error:
+        raise CommandFailed(f"{place} cannot be read: {error}") from None
+    except ProxyError as error:
+        raise CommandFailed(error.message) from None
+    return Reply(404 if document is None else 200, json.dumps(document).encode(), place)
 
 
 def message_of(document: Any) -> str:

@@ -15,6 +15,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Note(NamedTuple):
     started: float
     admin: str | None = None  # the address of its listener for administration, if it has one
     token: str | None = None  # the admin token that it made for itself, where there is no file for it
+    place: str = ""  # `configured_place` of its own
     handles: str = ""  # the token that opens handles, for `condenser mcp`; none where callers show their own credential
 
 
@@ -53,6 +55,15 @@ def configured_url() -> str:
 
     Raises `SettingsError` if the file cannot be read.
     """
+    return _configured()[0]
+
+
+def configured_place() -> str:
+    """A digest of the store that environment, settings file and home name; "" where they name an address themselves."""
+    return _configured()[1]
+
+
+def _configured() -> tuple[str, str]:
     path = os.environ.get(_CONFIG_VARIABLE)
     try:
         file = tomllib.loads(Path(path).read_text("utf-8")) if path else {}
@@ -61,17 +72,24 @@ def configured_url() -> str:
         raise SettingsError(f"the settings are in {path}, which cannot be read: {why}") from None
     host = os.environ.get("CONDENSER_HOST") or file.get("host", HOST)
     port = os.environ.get("CONDENSER_PORT") or file.get("port", PORT)
-    return client_url(str(host), str(port))
+    is_named = not {"CONDENSER_HOST", "CONDENSER_PORT"}.isdisjoint(os.environ) or not {"host", "port"}.isdisjoint(file)
+    stated = [os.environ.get(name) for name in ("CONDENSER_STORE__URL", "CONDENSER_STORE__URL_FILE")]
+    stated += [str(file.get("store")), os.environ.get("XDG_DATA_HOME") or str(Path.home())]
+    place = next(each for each in stated if each and each != "None")
+    return client_url(str(host), str(port)), "" if is_named else sha256(place.encode()).hexdigest()
 
 
 # Notes
 
 
 def find_proxy() -> Note | None:
-    """The proxy of this user at the configured address, else the newest one whose settings name that address."""
-    here = configured_url()
-    notes = sorted((note for note in living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
-    return notes[-1] if notes else None
+    """The proxy of this user at the configured address, else the newest one whose settings name that address.
+
+    Where nobody has named the address, its settings must name the same store: another home's proxy is not meant.
+    """
+    here, place = _configured()
+    ours = (note for note in living() if here in note[:2] and (not place or note.place in ("", place)))
+    return max(ours, key=lambda note: (note.url == here, note.started), default=None)
 
 
 def note_at(url: str | None) -> Note | None:

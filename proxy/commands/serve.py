@@ -32,6 +32,7 @@ from proxy.commands.running import (
     Note,
     answer_hangup,
     client_url,
+    configured_place,
     configured_url,
     listening_url,
     living,
@@ -269,7 +270,15 @@ def note_of(settings: Settings, configured: str, port: int) -> Note:
     token = token_file(settings)
     path = os.path.abspath(token) if token else None
     admin = client_url(*settings.admin.address) if settings.admin.address is not None else None
-    return Note(client_url(settings.host, port), configured, path, time.time(), admin, handles=settings.handles.token)
+    return Note(
+        client_url(settings.host, port),
+        configured,
+        path,
+        time.time(),
+        admin,
+        handles=settings.handles.token,
+        place=configured_place(),
+    )
 
 
 # Checks before the proxy starts

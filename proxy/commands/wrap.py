@@ -42,7 +42,7 @@ from proxy.commands.known_commands import (
     with_handles,
 )
 from proxy.commands.offer import offer
-from proxy.commands.options import add_settings_arguments, settings_from
+from proxy.commands.options import add_settings_arguments, program, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
@@ -287,7 +287,7 @@ def _next(found: tuple[float, float] | None, currency: str, settings: Settings, 
     yield "cheaper", told + (f" (about {money(amount, currency)}):" if amount else ":")
     words = shlex.join(arguments.words)
     command = words if len(words) <= _SHOWN else f"{shlex.quote(arguments.words[0])} …"
-    yield "", f"{shlex.join(['condenser', 'wrap', *_given(arguments), '--economy', 'auto'])} -- {command}"
+    yield "", f"{shlex.join([*program(), 'wrap', *_given(arguments), '--economy', 'auto'])} -- {command}"
 
 
 def _given(arguments: argparse.Namespace) -> list[str]:
@@ -302,9 +302,8 @@ def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace
         yield "look", f"nothing is left: {'no conversation was long enough to be stored' if not ids else why}"
         return
     words = _given(arguments)
-    wrapping = f"{shlex.join(['condenser', 'wrap', *words])} -- condenser sessions"
     for name in ids[:_MAX_LOOKS]:
-        yield "look", f"{wrapping} show {shlex.quote(name)}"
+        yield "look", shlex.join([*program(), "sessions", "show", name, *words])
     if len(ids) > _MAX_LOOKS:
-        yield "", f"and {len(ids) - _MAX_LOOKS} more: {wrapping} list"
-    yield "dashboard", f"{shlex.join(['condenser', 'serve', *words])} prints its address"
+        yield "", f"and {len(ids) - _MAX_LOOKS} more: {shlex.join([*program(), 'sessions', 'list', *words])}"
+    yield "dashboard", f"{shlex.join([*program(), 'serve', *words])} prints its address"

@@ -222,6 +222,12 @@ async def read_body(request: Request, largest: int, name: str = "request body") 
     return data
 
 
+async def read(services: Services, path: str, query: str) -> Answer:
+    """What `GET` at a path below `/_condenser/` answers, without a server; None where nothing is."""
+    scope = {"type": "http", "method": "GET", "headers": [], "raw_path": path.encode(), "query_string": query.encode()}
+    return await _answer(Request(scope), services)
+
+
 async def _answer(request: Request, services: Services) -> Answer:
     # The raw path: an id may contain a slash, which is %2F there.
     parts = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.commands import wrap
+from proxy.commands.options import program
 from tests.proxy.command_line import run
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.ports import free_port
@@ -108,12 +109,27 @@ def test_an_openai_program_runs_and_gets_a_receipt(upstream: ScriptedUpstream, w
     assert "word for word" in line(err, "kept")
     assert f"“{RULE}”" in err
     assert "condensing saved" in line(err, "money")
-    shown = line(err, "look").split()
-    assert line(err, "dashboard").strip() == f"condenser serve --config {config} --store {store} prints its address"
-    assert shown[:6] == ["condenser", "wrap", "--config", str(config), "--store", store]
-    words = [sys.executable, "-c", SERVE, *shown[shown.index("--") + 2 :]]
-    code, out, err = wrapped(upstream.base_url, store, *words)
-    assert (code, RULE in out) == (0, True), err
+    called = f"{sys.executable} -m proxy"  # as this process could be called again
+    assert line(err, "dashboard").strip() == f"{called} serve --config {config} --store {store} prints its address"
+    look = line(err, "look").split()
+    looked = subprocess.run(look, cwd=ROOT, capture_output=True, text=True, timeout=BOUND * 4, check=False)
+    assert (looked.returncode, RULE in looked.stdout) == (0, True), looked.stderr
+    assert looked.stderr == f"no proxy is asked: read from {store}\n"
+
+
+@pytest.mark.parametrize(("place", "is_on_path"), [("bin", True), ("bin", False), ("elsewhere", False)])
+def test_a_command_that_is_printed_can_be_run_where_it_is_printed(
+    place: str, is_on_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = tmp_path / place / "condenser"
+    called.parent.mkdir()
+    called.write_text("#!/bin/sh\n")
+    called.chmod(0o700)
+    monkeypatch.setattr(sys, "argv", [str(called)])
+    monkeypatch.setenv("PATH", str(called.parent) if is_on_path else str(tmp_path))
+    monkeypatch.chdir(tmp_path if place == "bin" else called.parent.parent.parent)
+    (word,) = program()
+    assert word == ("condenser" if is_on_path else f"{'' if place == 'bin' else tmp_path.name + '/'}{place}/condenser")
 
 
 def test_a_receipt_ends_with_what_would_have_been_cheaper(

@@ -83,6 +83,45 @@ def test_of_several_proxies_the_configured_or_newest_is_found() -> None:
         assert find_proxy() == newer
 
 
+def test_a_proxy_of_another_home_is_reached_only_where_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as url:
+        await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another"))
+        code, _, err = run(capsys, "reload")
+        assert (code, url in err) == (1, False)
+        assert run(capsys, "healthcheck", "--url", url) == (0, "", "")
+        monkeypatch.setenv("CONDENSER_PORT", url.rpartition(":")[2])
+        assert run(capsys, "healthcheck") == (0, "", "")
+    with noted(Note(DEFAULT, DEFAULT, None, 1.0, place="of another")):
+        monkeypatch.delenv("CONDENSER_PORT")
+        code, _, err = run(capsys, "status")
+        assert (code, f"--url {DEFAULT} names it" in err) == (2, True)
+
+
+def test_without_a_proxy_sessions_are_read_from_the_store_itself(
+    upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    none = run(capsys, "sessions", "list", "--store", store)
+    assert none == (1, "", f"condenser: there is no store at {store}\n")
+    with serving(tmp_path, "--upstream", upstream.base_url) as url:
+        headers = {"X-Condenser-Session": "s", "Authorization": "Bearer k"}
+        asked = {"model": MODEL, "messages": chat(2)}
+        assert httpx.post(f"{url}/v1/chat/completions", json=asked, headers=headers).status_code == 200
+        online = run(capsys, "sessions", "show", "s", "--json", "--url", url)[1]
+    code, out, err = run(capsys, "sessions", "show", "s", "--json", "--store", store)
+    assert (code, err) == (0, f"no proxy is asked: read from {store}\n")
+    assert json.loads(out) == json.loads(online)
+    code, _, err = command(capsys, "sessions", "show", "none", "--store", store)
+    assert (code, "there is no session none" in err) == (1, True)
+    monkeypatch.setenv("CONDENSER_STORE__URL", store)
+    assert run(capsys, "sessions", "list")[0] == 0
+    code, _, err = run(capsys, "sessions", "delete", "s", "--store", store)
+    assert (code, "a proxy changes it" in err) == (1, True)
+
+
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """`run`, as a process that has said nothing yet."""
     proxy_client._say_once.cache_clear()
