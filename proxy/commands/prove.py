@@ -23,17 +23,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_settings_arguments, amount, positive, settings_from
 from proxy.commands.progress import Progress
-from proxy.commands.replaying.agreement import ratio, shown_by, upper
+from proxy.commands.replaying.agreement import ratio, upper
 from proxy.commands.replaying.report import grid
 from proxy.commands.running import HOST
 from proxy.commands.serve import bound_socket, prepare
@@ -65,15 +66,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--budget", metavar="AMOUNT", type=amount, help="in money; in tokens for models without prices"
     )
     command.add_argument("--results", metavar="FILE", type=Path, default=Path(_RESULTS), help=f"figures ({_RESULTS})")
-    command.add_argument("--show", action="store_true", help="let the command print")
     command.add_argument("--json", action="store_true", help="print JSON")
     add_settings_arguments(command)
     command.add_argument("words", metavar="COMMAND", nargs="+", help="the command with its arguments, after --")
-
-
-class Task(NamedTuple):
-    prompt: str
-    check: str
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,15 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.host, arguments.workers, arguments.single_user, arguments.store = HOST, 1, True, "memory://"
     settings = quiet(settings_from(arguments))
     prepare(settings)
-    runs, number = _Runs(arguments, settings), arguments.repeat * len(tasks)
-    pairs = [(task, nth, at + nth) for nth in range(arguments.repeat) for at, task in enumerate(tasks)]
-    progress = Progress(number)
+    runs, pairs = _Runs(arguments, settings), [(task, nth) for nth in range(arguments.repeat) for task in tasks]
+    progress = Progress(len(pairs))
     with ThreadPoolExecutor(arguments.parallel) as pool:
         try:
-            for _ in pool.map(lambda pair: runs.pair(*pair), pairs):
+            for _ in pool.map(runs.pair, range(len(pairs)), pairs):
                 progress.step("pairs")
         except BaseException as error:
-            runs.stopped, runs.kills = runs.stopped or "interrupted", True  # so that other threads end too
+            runs.stopped, runs.kills = runs.stopped or "interrupted", True  # the other threads end too
             if not isinstance(error, KeyboardInterrupt):
                 raise
     found = {**summary(runs.pairs), "currency": settings.currency, "stopped": runs.stopped}
@@ -98,15 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
     return FAILED if runs.stopped else OK
 
 
-def _tasks(path: Path) -> list[Task]:
+def _tasks(path: Path) -> list[Mapping[str, str]]:
     try:
-        listed = tomllib.loads(path.read_text("utf-8")).get("tasks")
+        tasks = tomllib.loads(path.read_text("utf-8")).get("tasks") or []
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{path} cannot be read: {error}", USAGE) from None
-    tasks = [Task(word_at(each, "prompt"), word_at(each, "check")) for each in listed or ()]
-    if not tasks or not all(map(all, tasks)):
+    if not tasks or not all(word_at(each, name) for each in tasks for name in ("prompt", "check")):
         raise CommandFailed(f"{path} has no [[tasks]], or one without a prompt or a check", USAGE)
-    return tasks
+    return list(tasks)
 
 
 class _Runs:
@@ -124,60 +117,55 @@ class _Runs:
         self._step = 0.0  # the most that was spent from one look to the next
         self.pairs: list[tuple[Record, Record]] = []
 
-    def pair(self, task: Task, nth: int, turn: int) -> None:
+    def pair(self, turn: int, of: tuple[Mapping[str, str], int]) -> None:
         """Runs a task with and without condensing, the one first every other time."""
-        found = {arm: self._once(task, nth, arm) for arm in ((WITH, WITHOUT) if turn % 2 else (WITHOUT, WITH))}
+        found = {arm: self._once(*of, arm) for arm in ((WITH, WITHOUT) if turn % 2 else (WITHOUT, WITH))}
         without, condensed = found[WITHOUT], found[WITH]
         if without is not None and condensed is not None:
             self.pairs.append((without, condensed))
 
-    def _once(self, task: Task, nth: int, arm: str) -> Record | None:
+    def _once(self, task: Mapping[str, str], nth: int, arm: str) -> Record | None:
         """A run, from the file of results if it is there; None if it was stopped."""
-        settings = self._settings[arm]
-        words = [word.replace(_PROMPT, task.prompt) for word in self._given.words]
-        words += [task.prompt] if words == self._given.words else []
-        said = [*words, task.check, settings.strategy, settings.economy, settings.window, nth, arm]
+        settings, given = self._settings[arm], self._given
+        words = [word.replace(_PROMPT, task["prompt"]) for word in given.words]
+        words += [task["prompt"]] if words == given.words else []
+        said = [*words, task["check"], settings.strategy, settings.economy, settings.window, nth, arm]
         key = blake2b(json.dumps(said).encode(), digest_size=12).hexdigest()
         # Each of those that run beside it may cost as much as the dearest so far.
-        self._spend("", 0.0, self._given.parallel * max(self._spent.values(), default=0.0))
+        self._spend("", 0.0, given.parallel * max(self._spent.values(), default=0.0))
         if key in self._known or self.stopped:
             return self._known.get(key)
         with TemporaryDirectory(prefix="condenser-prove-", ignore_cleanup_errors=True) as place:
             work = Path(place) / "work"
-            _copy(self._given.folder.resolve(), work, self._given.results.resolve())
-            measured = self._measured(key, words, settings, work)
-            if self.kills and measured["status"] is None:
+            _copy(given.folder.resolve(), work, given.results.resolve())
+            with bound_socket(HOST, 0) as listening, proxied(words, given.upstream, settings, listening) as found:
+                if found is None:
+                    raise CommandFailed("the proxy did not start", FAILED)
+                began, look = monotonic(), partial(self._look, key, found)
+                status = ended(found.words, found.environment, work, given.timeout, look)
+                measured = {"status": status, "seconds": round(monotonic() - began, 3), **self._count(key, found, 0.0)}
+            if status is None and self.kills:
                 return None
             environment = {name: value for name, value in os.environ.items() if name in KEPT}
-            checked = ["/bin/sh", "-c", task.check], environment, work, self._given.timeout
-            solved = measured["status"] is not None and ended(*checked, lambda: self.kills) == 0
-        record = {"key": key, "nth": nth, "arm": arm, "solved": solved, **measured}
-        with self._lock, self._given.results.open("a", encoding="utf-8") as file:
+            check = ["/bin/sh", "-c", task["check"]], environment, work, given.timeout, lambda: self.kills
+            record = {"key": key, "arm": arm, "solved": status is not None and ended(*check) == 0, **measured}
+        with self._lock, given.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         return record
 
-    def _measured(self, key: str, words: Sequence[str], settings: Settings, work: Path) -> Record:
-        """What the proxy has counted at the end of the command, whose status is None if it was ended."""
-        with bound_socket(HOST, 0) as listening, proxied(words, self._given.upstream, settings, listening) as found:
-            if found is None:
-                raise CommandFailed("the proxy did not start", FAILED)
-            began, command = monotonic(), (found.words, found.environment, work, self._given.timeout)
-            status = ended(*command, lambda: self._look(key, found, self._step)[1], shows=self._given.show)
-            seconds, (record, _) = monotonic() - began, self._look(key, found, 0.0)
-        return {"status": status, "seconds": round(seconds, 3), **record}
+    def _look(self, key: str, found: Proxied) -> bool:
+        """Whether a run must end."""
+        self._count(key, found, self._step)
+        return self.kills
 
-    def _look(self, key: str, found: Proxied, next_step: float) -> tuple[dict[str, float], bool]:
-        """What a run has cost so far, and whether it must end."""
+    def _count(self, key: str, found: Proxied, next_step: float) -> dict[str, float]:
+        """What a run has sent and cost so far."""
         answer = asked_json(found.url, "/_condenser/sums?hours=1", found.token)
         sums = Counter(answer.get("replica", {}))
-        record = {
-            "requests": sums["requests"],
-            "condensed": sums["action_condensed"] + sums["action_replayed"],
-            "tokens": sums["prompt_tokens"] + sums["completion_tokens"] + sums["own_tokens"],
-            "money": (sums["cost"] + sums["own_cost"]) / MILLION,
-        }
-        self._spend(key, record["money"] or record["tokens"], next_step)
-        return record, self.kills
+        tokens = sums["prompt_tokens"] + sums["completion_tokens"] + sums["own_tokens"]
+        cost, condensed = sums["cost"] + sums["own_cost"], sums["action_condensed"] + sums["action_replayed"]
+        self._spend(key, cost / MILLION or tokens, next_step)
+        return {"requests": sums["requests"], "condensed": condensed, "tokens": tokens, "money": cost / MILLION}
 
     def _spend(self, key: str, spent: float, next_step: float) -> None:
         """Notes what a run has cost so far; nothing more is run if the next step could exceed the budget."""
@@ -186,46 +174,27 @@ class _Runs:
                 self._step = max(self._step, spent - self._spent.get(key, 0.0))
                 self._spent[key] = spent
             if self._given.budget and sum(self._spent.values()) + next_step > self._given.budget and not self.stopped:
-                self.stopped = "more could exceed --budget"
-                self.kills = bool(key)
+                self.stopped, self.kills = "more could exceed --budget", bool(key)
 
 
 def _copy(folder: Path, work: Path, results: Path) -> None:
     """Copies a folder without links that lead out of it, and without what is neither a file nor a folder."""
 
-    def left_out(place: str, names: list[str]) -> list[str]:
-        return [name for name in names if not _stays(Path(place, name), folder) or Path(place, name) == results]
+    def stays(path: Path) -> bool:
+        if path.is_symlink():
+            return not path.readlink().is_absolute() and path.resolve().is_relative_to(folder)
+        return path.is_dir() or (path.is_file() and path != results)
 
-    shutil.copytree(folder, work, symlinks=True, ignore=left_out)
-
-
-def _stays(path: Path, folder: Path) -> bool:
-    if path.is_symlink():
-        return not path.readlink().is_absolute() and path.resolve().is_relative_to(folder)
-    return path.is_dir() or path.is_file()
+    shutil.copytree(folder, work, symlinks=True, ignore=lambda at, names: [n for n in names if not stays(Path(at, n))])
 
 
 def ended(
-    words: Sequence[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    most: float,
-    is_over: Callable[[], bool],
-    *,
-    shows: bool = False,
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, most: float, is_over: Callable[[], bool]
 ) -> int | None:
     """The status of a command, run in a process group of its own, of which nothing is left; None if it was ended."""
-    output = None if shows else subprocess.DEVNULL
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     try:
-        process = subprocess.Popen(  # noqa: S603
-            words,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(words, cwd=folder, env=environment, start_new_session=True, **quiet)  # noqa: S603
     except OSError as error:
         raise CommandFailed(f"{words[0]}: {(error.strerror or '').lower()}", FAILED) from None
     until = monotonic() + most
@@ -247,12 +216,11 @@ def summary(pairs: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
     """The figures of pairs (without, with): what each arm has solved and cost, and what the difference is at most."""
     fewer = [float(without["solved"]) - float(condensed["solved"]) for without, condensed in pairs]
     solved = {arm: sum(pair[at]["solved"] for pair in pairs) for at, arm in enumerate((WITHOUT, WITH))}
-    ratios = {name: ratio([(without[name], condensed[name]) for without, condensed in pairs]) for name in _QUANTITIES}
     return {
         "pairs": len(pairs),
-        "solved": {**solved, "fewer": mean(fewer) if fewer else 0.0, "fewer_at_most": upper(fewer)},
-        "shows": shown_by(len(pairs)),
-        **{name: found and found._asdict() for name, found in ratios.items()},
+        "solved": {**solved, "fewer": mean(fewer) if fewer else 0.0, "at_most": upper(fewer)},
+        **{name: ratio([(without[name], condensed[name]) for without, condensed in pairs]) for name in _QUANTITIES},
+        "shows": upper([0.0] * len(pairs)),
         "condensed": sum(condensed["condensed"] > 0 for _, condensed in pairs),
         "silent": sum(not record["requests"] for pair in pairs for record in pair),
         "statuses": dict(Counter(str(record["status"]) for pair in pairs for record in pair)),
@@ -262,25 +230,21 @@ def summary(pairs: Sequence[tuple[Record, Record]]) -> dict[str, Any]:
 def table(found: Record, results: str) -> str:
     """The figures for a person."""
     solved, pairs = found["solved"], found["pairs"]
-    points = f"{100 * solved['fewer']:.0f} points fewer", f"{100 * solved['fewer_at_most']:.0f} points fewer"
+    points = (f"{100 * solved[name]:.0f} points fewer" for name in ("fewer", "at_most"))
     rows = [["solved", *(f"{solved[arm]:,} of {pairs:,}" for arm in (WITHOUT, WITH)), *points]]
-    for name in _QUANTITIES:
-        if each := found[name]:
-            title = f"bill, {found['currency']}" if name == "money" else name
-            totals = (
-                f"{each[arm]:,.4g}" if each[arm] < 1_000 else f"{each[arm]:,.0f}" for arm in ("without", "condensed")
-            )
-            most = "-" if each["most"] is None else f"x {each['most']:.2f}"
-            rows.append([title, *totals, f"x {each['middle']:.2f}", most])
+    for name in filter(found.get, _QUANTITIES):
+        title, of = f"bill, {found['currency']}" if name == "money" else name, found[name]
+        totals = (f"{of[arm]:,.4g}" if of[arm] < 1_000 else f"{of[arm]:,.0f}" for arm in (WITHOUT, WITH))
+        rows.append(
+            [title, *totals, f"x {of['ratio']:.2f}", "-" if of["at_most"] is None else f"x {of['at_most']:.2f}"]
+        )
     notes = [
         f"{pairs:,} pairs; in {found['condensed']:,} something was condensed. Ratios are medians. `At most` holds",
         f"at 95 % for these tasks; {pairs:,} pairs without a difference show {100 * found['shows']:.0f} points.",
         f"Exit statuses: {', '.join(f'{status} {number:,} times' for status, number in found['statuses'].items())}.",
     ]
     notes += [f"{found['silent']:,} runs sent no request through the proxy."] if found["silent"] else []
-    notes += (
-        [f"Stopped: {found['stopped']}. The same command goes on; {results} has what was done."]
-        if found["stopped"]
-        else []
+    stopped = f"Stopped: {found['stopped']}. The same command goes on; {results} has what was done."
+    return "\n".join(
+        [*grid(["", WITHOUT, WITH, "difference", "at most"], rows), "", *notes, *[stopped][: bool(found["stopped"])]]
     )
-    return "\n".join([*grid(["", WITHOUT, WITH, "difference", "at most"], rows), "", *notes])

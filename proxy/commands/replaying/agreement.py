@@ -1,12 +1,10 @@
 """How often the next action stays the same under a view, and what a sample can show of that. Pure.
 
-Of each sampled request a model is asked for the next action three times: twice for the original, which shows the noise,
-and once for the view. Requests of one session are not independent, so a session is the unit: it counts by its mean.
+Of a sampled request a model is asked for the next action three times: twice for the original, which shows the noise,
+and once for the view. A session counts by its mean, because its requests are not independent of each other.
 
-The bound is exact for independent values between two known limits, however they are distributed: a bet against every
-mean that is too low may multiply its stake by 1/ERROR with a probability of at most ERROR (Ville, Markov). Several bets
-share the stake. The boldest has most of it, because it is the best one where nothing differs, as hoped; it then says
-the same as the exact bound of a binomial, 1 - ERROR ** (1 / n).
+Bounds are exact for independent values between known limits, whatever their distribution
+(docs/decisions/0073-a-bound-is-a-bet-on-sessions.md).
 """
 
 from __future__ import annotations
@@ -23,12 +21,9 @@ from proxy.values import list_at, object_at, word_at
 from strategies.core.messages import ToolCall
 from strategies.core.names import find_names
 
-ERROR = 0.05
-_BETS = {1.0: 0.9, 0.7: 0.025, 0.45: 0.025, 0.25: 0.025, 0.12: 0.025}  # the share of what is at stake, its weight
-_STEPS = 40
-DEEPEST = 3  # condensations; more are not told apart
-_NUMBER = re.compile(r"\d+")
-_FIRST_WORD = r'\s*:\s*\[?\s*"?((?:\\.|[^"\\\s,\]}])+)'
+ERROR, DEEPEST = 0.05, 3  # the chance that a bound is wrong; condensations of which more are not told apart
+_BETS = {1.0: 0.9, 0.7: 0.025, 0.45: 0.025, 0.25: 0.025, 0.12: 0.025}  # shares of a stake, and their weights
+_NUMBER, _FIRST_WORD = re.compile(r"\d+"), r'\s*:\s*\[?\s*"?((?:\\.|[^"\\\s,\]}])+)'
 LEVELS = {
     "tool": "the same tool, or text for text",
     "action": "the same tool and target; of texts, the share of names and numbers that both have",
@@ -37,42 +32,28 @@ LEVELS = {
 Scores = Mapping[str, float | None]
 
 
-# -- bounds --------------------------------------------------------------------------------------------------------
-
-
-def upper(values: Sequence[float], least: float = -1.0, most: float = 1.0, error: float = ERROR) -> float:
-    """What the mean of independent values from `least` to `most` exceeds with a probability of at most `error`."""
-    shares = [(value - least) / (most - least) for value in values]
+def upper(values: Sequence[float], least: float = -1.0) -> float:
+    """What the mean of independent values from `least` to 1 exceeds with a probability of at most `ERROR`."""
+    shares = [(value - least) / (1 - least) for value in values]
     low, high = 0.0, 1.0
-    for _ in range(_STEPS if shares else 0):
+    for _ in range(40 if shares else 0):
         middle = (low + high) / 2
-        low, high = (low, middle) if _gain(shares, middle) >= 1 / error else (middle, high)
-    return least + (most - least) * high
+        low, high = (low, middle) if _won(shares, middle) >= 1 / ERROR else (middle, high)
+    return least + (1 - least) * high
 
 
-def _gain(shares: Sequence[float], supposed: float) -> float:
-    """By how much a stake has grown that was bet on a mean below `supposed`."""
+def _won(shares: Sequence[float], supposed: float) -> float:
+    """What bets against a mean as large as `supposed` have made of a stake of 1."""
     odds = [(supposed - share) / (1 - supposed) for share in shares]
-    logs = {bet: sum(log(1 + bet * each) if bet * each > -1 else -inf for each in odds) for bet in _BETS}
-    return sum(weight * exp(min(logs[bet], 700.0)) for bet, weight in _BETS.items())
+    grown = {bet: sum(log(1 + bet * each) if bet * each > -1 else -inf for each in odds) for bet in _BETS}
+    return sum(weight * exp(min(grown[bet], 700.0)) for bet, weight in _BETS.items())
 
 
-def upper_median(values: Sequence[float], error: float = ERROR) -> float | None:
-    """What the median of independent values exceeds with a probability of at most `error`; None for too few of them."""
-    count, tail = len(values), 0.0
-    for above in range(count + 1):
-        tail += comb(count, above) / 2**count
-        if tail > error:
-            return sorted(values)[count - above] if above else None
-    return None
-
-
-def shown_by(number: int) -> float:
-    """The least bound that so many sessions can show: that of not a single difference."""
-    return upper([0.0] * number)
-
-
-# -- actions -------------------------------------------------------------------------------------------------------
+def upper_median(values: Sequence[float]) -> float | None:
+    """What the median of independent values exceeds with a probability of at most `ERROR`; None for too few of them."""
+    tails = [sum(comb(len(values), n) for n in range(above + 1)) / 2 ** len(values) for above in range(len(values))]
+    above = sum(tail <= ERROR for tail in tails)
+    return sorted(values)[-above] if above else None
 
 
 class Action(NamedTuple):
@@ -84,26 +65,16 @@ class Action(NamedTuple):
 
 
 def action_of(call: ToolCall | None, text: str, tools: Sequence[Any] = ()) -> Action:
+    """Its target is the first word of the argument that the tool requires first, or that comes first."""
     if call is None:
-        # A name with a space is a number with the words before it.
-        return Action(
-            names=frozenset([*(each for each in find_names(text) if " " not in each), *_NUMBER.findall(text)])
-        )
-    return Action(call.name, _target(call, tools))
-
-
-def _target(call: ToolCall, tools: Sequence[Any]) -> str:
-    """The first word of the argument that the tool requires first, or that comes first; the call may be cut short."""
-    offered = [object_at(tool, "function") or tool for tool in tools]
-    schemas = [object_at(of, "parameters") or object_at(of, "input_schema") for of in offered if _is(of, call)]
+        names = [each for each in find_names(text) if " " not in each]  # else a number with the words before it
+        return Action(names=frozenset([*names, *_NUMBER.findall(text)]))
+    offered = [of for tool in tools if word_at(of := object_at(tool, "function") or tool, "name") == call.name]
+    schemas = [object_at(of, "parameters") or object_at(of, "input_schema") for of in offered]
     required = [str(each) for schema in schemas for each in list_at(schema, "required")]
     key = f'"{re.escape(required[0])}"' if required else r'^\s*\{\s*"[^"]*"'
-    found = re.search(key + _FIRST_WORD, call.arguments)
-    return found[1] if found else next(iter(call.arguments.split()), "")
-
-
-def _is(tool: Any, call: ToolCall) -> bool:
-    return word_at(tool, "name") == call.name
+    found = re.search(key + _FIRST_WORD, call.arguments)  # not parsed: they may be cut short
+    return Action(call.name, found[1] if found else next(iter(call.arguments.split()), ""))
 
 
 def scores(one: Action, other: Action) -> dict[str, float | None]:
@@ -115,6 +86,13 @@ def scores(one: Action, other: Action) -> dict[str, float | None]:
     return {"tool": 1.0, "action": shared, "text": shared}
 
 
+def compared(first: Action, second: Action, view: Action) -> tuple[Scores, Scores]:
+    """How like the original the view's action is, the mean of two comparisons, and how alike those of the original."""
+    pairs = {level: (scores(first, view)[level], scores(second, view)[level]) for level in LEVELS}
+    known = {level: [each for each in pair if each is not None] for level, pair in pairs.items()}
+    return {level: mean(found) if found else None for level, found in known.items()}, scores(first, second)
+
+
 class Measured(NamedTuple):
     """One request that was asked, as a line of the file of results has it."""
 
@@ -122,18 +100,11 @@ class Measured(NamedTuple):
     session: str
     strategy: str
     depth: int  # condensations so far in the session
-    view: Scores  # how like the original the view's action is, the mean of two comparisons
-    noise: Scores  # how alike the two actions of the original are
-    seconds: tuple[float, float]  # to the first token: original, view
+    view: Scores
+    noise: Scores
+    seconds: Sequence[float]  # to the first token: original, view
     tokens: int  # of all three calls, prompts and replies
     money: float  # 0 without prices
-
-
-def compared(first: Action, second: Action, view: Action) -> tuple[Scores, Scores]:
-    """The scores of the view, and those of the original asked twice."""
-    one, other = scores(first, view), scores(second, view)
-    pairs = {level: [each for each in (one[level], other[level]) if each is not None] for level in LEVELS}
-    return {level: mean(found) if found else None for level, found in pairs.items()}, scores(first, second)
 
 
 class Needs(NamedTuple):
@@ -161,15 +132,15 @@ class LiveResults:
 
 
 class Agreement(NamedTuple):
-    """How a view's next action agrees with the original's, as means over sessions."""
+    """How a view's next action agrees with the original's: means over sessions."""
 
     requests: int
     sessions: int
     view: float
-    least: float  # what the agreement of the view is at least
+    least: float  # what `view` is at least
     noise: float  # the agreement of the original with itself
-    worse: float  # noise less view: what the view costs
-    most: float  # what that is at most
+    worse: float  # `noise` less `view`
+    most: float  # what `worse` is at most
     shows: float  # what it would be at most if nothing had differed
 
 
@@ -182,42 +153,29 @@ def agreement(measured: Iterable[Measured], level: str) -> Agreement | None:
             sessions.setdefault(each.session, []).append((view, noise))
     if not sessions:
         return None
-    views = [mean(view for view, _ in pairs) for pairs in sessions.values()]
-    noises = [mean(noise for _, noise in pairs) for pairs in sessions.values()]
+    views, noises = ([mean(pair[at] for pair in pairs) for pairs in sessions.values()] for at in (0, 1))
     worse = [noise - view for view, noise in zip(views, noises, strict=True)]
-    least = 1 - upper([1 - view for view in views], 0.0)
+    least, shows = 1 - upper([1 - view for view in views], 0.0), upper([0.0] * len(sessions))
     asked = sum(map(len, sessions.values()))
-    bounds = upper(worse), shown_by(len(sessions))
-    return Agreement(asked, len(sessions), mean(views), least, mean(noises), mean(worse), *bounds)
+    return Agreement(asked, len(sessions), mean(views), least, mean(noises), mean(worse), upper(worse), shows)
 
 
 def groups(measured: Sequence[Measured]) -> dict[tuple[str, str], list[Measured]]:
     """What is reported of: each strategy at each level, then its depths, by name and level."""
     found: dict[tuple[str, str], list[Measured]] = {}
+    deep: dict[tuple[str, str], list[Measured]] = {}
     for each in sorted(measured, key=lambda one: (one.strategy, one.depth)):
         for level in LEVELS:
             found.setdefault((each.strategy, level), []).append(each)
         depth = f"{each.depth}" if each.depth < DEEPEST else f"{DEEPEST} or more"
-        found.setdefault((f"{each.strategy}, condensed {depth} x", "action"), []).append(each)
-    return dict(sorted(found.items(), key=lambda pair: ", condensed " in pair[0][0]))
+        deep.setdefault((f"{each.strategy}, condensed {depth} x", "action"), []).append(each)
+    return found | deep
 
 
-# -- pairs of runs -------------------------------------------------------------------------------------------------
-
-
-class Ratio(NamedTuple):
-    """A quantity with and without condensing, over pairs of runs."""
-
-    without: float  # totals
-    condensed: float
-    middle: float  # the median over pairs of the ratio to without
-    most: float | None  # what that is at most; None for fewer than five pairs
-
-
-def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
-    """Of pairs (without, with); None where a quantity is not known of every run."""
+def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None] | None:
+    """Totals of pairs (without, with), and the median of their ratios; None where a quantity is not known of all."""
     if not pairs or any(without <= 0 for without, _ in pairs):
         return None
     shares = [condensed / without for without, condensed in pairs]
-    totals = sum(without for without, _ in pairs), sum(condensed for _, condensed in pairs)
-    return Ratio(*totals, median(shares), upper_median(shares))
+    without, condensed = (sum(pair[at] for pair in pairs) for at in (0, 1))
+    return {"without": without, "with": condensed, "ratio": median(shares), "at_most": upper_median(shares)}

@@ -29,9 +29,9 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import Usage
 from proxy.protocols.watching import WatchedReply
 from proxy.servers.upstream import Upstream, UpstreamRequest
-from proxy.values import json_or_none
+from proxy.values import json_or_none, word_at
 from strategies.core.economics import Prices
-from strategies.core.messages import Role, ToolCall
+from strategies.core.messages import Role
 from strategies.core.names import find_names
 
 NEXT = 6  # messages in which names are looked for
@@ -97,15 +97,6 @@ class _Failed(Exception):
     """A request could not be measured; the message says why."""
 
 
-class _Reply(NamedTuple):
-    status: int
-    items: Sequence[Mapping[str, Any]]
-    data: bytes
-    usage: Usage | None
-    seconds: float  # to the first token
-    wait: float  # seconds, as the upstream wants it
-
-
 class Purse:
     """What was spent, in money and tokens, and what may be: in money, or in tokens where there are no prices."""
 
@@ -114,8 +105,8 @@ class Purse:
         self.spent = (0.0, 0)
 
     def check(self, worst: Sequence[tuple[float, int]]) -> None:
-        """Raises `Stopped` if these costs would exceed what may be spent."""
-        money, tokens = (spent + sum(more) for spent, more in zip(self.spent, zip(*worst, strict=True), strict=True))
+        """Raises `Stopped` if these costs could exceed what may be spent."""
+        money, tokens = (spent + sum(each[at] for each in worst) for at, spent in enumerate(self.spent))
         could = money if self._prices else tokens
         if self._most is not None and could > self._most:
             raise Stopped(f"with the next request up to {could:,.6g} could be spent, which exceeds --budget")
@@ -125,14 +116,13 @@ class Purse:
         prompt = min(size, int(tokens * self._ratio) + 1)
         return max(self._cost(Usage(prompt, reply)), self._cost(Usage(prompt, reply, 0, prompt)))
 
-    def pay(self, cost: tuple[float, int], *, back: bool = False) -> None:
-        money, tokens = (-each if back else each for each in cost)
-        self.spent = self.spent[0] + money, self.spent[1] + int(tokens)
+    def pay(self, cost: tuple[float, int], sign: int = 1) -> None:
+        self.spent = self.spent[0] + sign * cost[0], self.spent[1] + sign * cost[1]
 
     def settle(self, worst: tuple[float, int], usage: Usage | None, tokens: int) -> None:
         """Replaces the worst case, which was paid, by what the upstream says, if it does."""
         if usage is not None:
-            self.pay(worst, back=True)
+            self.pay(worst, -1)
             self.pay(self._cost(usage))
             self._ratio = max(self._ratio, _MARGIN * usage.prompt / max(tokens, 1))
 
@@ -150,10 +140,12 @@ class Asker:
 
     async def measure(self, live: LiveResults, sample: Sequence[Candidate]) -> None:
         """Measures what the file of results does not have yet, until something ends it, which `live.stopped` says."""
-        known, in_a_row = read_results(self._results), 0
+        lines = self._results.read_text("utf-8").splitlines() if self._results.exists() else []
+        known = {one["key"]: Measured(**one) for one in map(json_or_none, lines) if word_at(one, "key")}
+        in_a_row = 0
         try:
             for turn, one in enumerate(sample):
-                bodies = [one.playing.client.body(each, **self._members(one)) for each in (one.original, one.raws)]
+                bodies = [one.playing.client.body(raws, **self._members(one)) for raws in (one.original, one.raws)]
                 key = blake2b(b"\0".join([self._url.encode(), *bodies]), digest_size=12).hexdigest()
                 live.reused += key in known
                 try:
@@ -175,21 +167,21 @@ class Asker:
 
     def _members(self, one: Candidate) -> dict[str, object]:
         endpoint = one.playing.client.endpoint
-        written = {**endpoint.own_members, **endpoint.usage_probe({})}
-        told = {name: json.loads(value) for name, value in written.items()}
-        return {"stream": True, endpoint.reply_limits[0]: self._limit, **told}
+        told = {**endpoint.own_members, **endpoint.usage_probe({})}
+        known = {name: json.loads(value) for name, value in told.items()}
+        return {"stream": True, endpoint.reply_limits[0]: self._limit, **known}
 
     async def _measured(self, one: Candidate, bodies: Sequence[bytes], key: str, turn: int) -> Measured:
-        before, asked = self._purse.spent, ([], [])  # type: tuple[float, int], tuple[list[tuple[Action, float]], ...]
-        order = (1, 0, 0) if turn else (0, 1, 0)
+        money, tokens = self._purse.spent
+        order, asked = ((1, 0, 0) if turn else (0, 1, 0)), ([], [])  # type: Any, tuple[list[Any], list[Any]]
         self._purse.check([self._purse.worst(len(bodies[at]), one.tokens[at], self._limit) for at in order])
         for at in order:
             asked[at].append(await self._action(one, bodies[at], one.tokens[at]))
         ((first, soon), (second, _)), ((view, then),) = asked
-        scores, spent = compared(first, second, view), self._purse.spent
         conversation = one.playing.conversation
         named = key, conversation.session or conversation.id, one.playing.strategy, one.depth
-        measured = Measured(*named, *scores, (soon, then), spent[1] - before[1], spent[0] - before[0])
+        spent = self._purse.spent[1] - tokens, self._purse.spent[0] - money
+        measured = Measured(*named, *compared(first, second, view), (soon, then), *spent)
         with self._results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(measured._asdict()) + "\n")
         return measured
@@ -200,28 +192,24 @@ class Asker:
         self._purse.pay(worst)  # it stays paid if the call breaks off
         for left in reversed(range(_TRIES)):
             try:
-                reply = await self._reply(endpoint, body)
+                status, wait, watched, data, seconds = await self._reply(endpoint, body)
             except UpstreamUnavailable as error:
                 raise _Failed(error.message.rstrip(".")) from None
-            if reply.status == 200:
+            if status == 200:
                 break
-            if reply.status != 429 or not left:
-                self._purse.pay(worst, back=True)
-                raise _Failed(f"the upstream answered {reply.status}")
-            await asyncio.sleep(min(reply.wait, _LONGEST_WAIT))
-        self._purse.settle(worst, reply.usage, tokens)
-        if (action := _action_in(endpoint, reply, one.playing.conversation.tools)) is None:
+            if status != 429 or not left:
+                self._purse.pay(worst, -1)
+                raise _Failed(f"the upstream answered {status}")
+            await asyncio.sleep(min(wait, _LONGEST_WAIT))
+        self._purse.settle(worst, watched.usage(), tokens)
+        if (action := _action_in(endpoint, watched.items(), data, one.playing.conversation.tools)) is None:
             raise _Failed("the reply ended before an action (see --reply-tokens)")
-        return action, reply.seconds
+        return action, seconds
 
-    async def _reply(self, endpoint: Endpoint, body: bytes) -> _Reply:
+    async def _reply(self, endpoint: Endpoint, body: bytes) -> tuple[int, float, WatchedReply, bytes, float]:
+        """The status, the seconds to wait, the reply and its bytes, and the seconds to the first token."""
         name, before = endpoint.key_header
-        headers = [(name, before + self._key.encode())] if self._key else []
-        headers += [
-            *endpoint.version_headers,
-            (b"content-type", b"application/json"),
-            (b"accept-encoding", b"identity"),
-        ]
+        headers = [*endpoint.version_headers, *_HEADERS, *([(name, before + self._key.encode())] if self._key else [])]
         started, first, data, events = perf_counter(), 0.0, b"", EventReader()
         request = UpstreamRequest(self._url, "POST", endpoint.path.encode(), b"", headers, body)
         reply = await self._upstream.send(request)
@@ -236,26 +224,19 @@ class Asker:
             await reply.close()
         wait = next((value for name, value in reply.headers if name.lower() == b"retry-after"), b"")
         seconds = first or perf_counter() - started
-        return _Reply(
-            reply.status, watched.items(), data, watched.usage(), seconds, float(wait) if wait.isdigit() else 1.0
-        )
+        return reply.status, float(wait) if wait.isdigit() else 1.0, watched, data, seconds
 
 
-def _action_in(endpoint: Endpoint, reply: _Reply, tools: Sequence[Any]) -> Action | None:
+def _action_in(
+    endpoint: Endpoint, items: Sequence[Mapping[str, Any]], data: bytes, tools: Sequence[Any]
+) -> Action | None:
     """What a reply does first; None if it ended before that."""
-    calls = [call for item in reply.items for call in endpoint.dialect.read(item).calls]
-    text = _THOUGHT.split("\n".join(map(endpoint.dialect.text, reply.items)))[-1].strip()
+    calls = [call for item in items for call in endpoint.dialect.read(item).calls]
+    text = _THOUGHT.split("\n".join(map(endpoint.dialect.text, items)))[-1].strip()
     if calls and calls[0].arguments in ("", "{}"):  # of Anthropic's a cut one is empty, and its pieces are not
-        pieces = "".join(map(json.loads, _PIECE.findall(reply.data.decode("utf-8", "replace"))))
-        return action_of(ToolCall("", calls[0].name, pieces), "", tools)
+        pieces = "".join(map(json.loads, _PIECE.findall(data.decode("utf-8", "replace"))))
+        return action_of(calls[0]._replace(arguments=pieces), "", tools)
     return action_of(calls[0] if calls else None, text, tools) if calls or text else None
-
-
-def read_results(path: Path) -> dict[str, Measured]:
-    """What a file of results has, by key; a line that was cut off is left out."""
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    found = [value for line in lines if isinstance(value := json_or_none(line), dict) and "noise" in value]
-    return {each["key"]: Measured(**each) for each in found}
 
 
 def needs(one: Candidate) -> Needs:
@@ -263,14 +244,12 @@ def needs(one: Candidate) -> Needs:
     conversation, dialect = one.playing.conversation, one.playing.client.endpoint.dialect
     following = [(dialect.read(each), dialect.text(each)) for each in conversation.messages[one.end :][:NEXT]]
     done = [(read, text) for read, text in following if read.role is Role.ASSISTANT]
-    history, view = _shown(one.original), _shown(one.raws)
     texts = [part for read, text in done for part in (text, *(call.arguments for call in read.calls))]
+    history, view = (
+        "\n".join(json.dumps(json.loads(raw), ensure_ascii=False) for raw in raws) for raws in (one.original, one.raws)
+    )
     used = {name for text in texts for name in find_names(text) if name in history}
     # A key of the environment may stand in a recorded command.
     gone = sorted(name for name in used if name not in view and name not in os.environ.values())
     told = "\n".join(text for read, text in following if read.role is not Role.ASSISTANT)
     return Needs(len(used), gone, sum(name in told for name in gone))
-
-
-def _shown(raws: Sequence[str]) -> str:
-    return "\n".join(json.dumps(json.loads(raw), ensure_ascii=False) for raw in raws)

@@ -15,7 +15,7 @@ from statistics import median
 from textwrap import fill
 from typing import Any, NamedTuple
 
-from proxy.commands.replaying.agreement import LEVELS, LiveResults, agreement, groups
+from proxy.commands.replaying.agreement import LEVELS, Agreement, LiveResults, agreement, groups
 from proxy.commands.replaying.measures import ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.condensing.policy import RATIOS
 from proxy.conversations.totals import money
@@ -134,34 +134,31 @@ def table(replayed: ReplayResults) -> str:
     notes = [*replayed.all_warnings(), *replayed.notes(shown)]
     wrapped = [fill(note, WIDTH, subsequent_indent="  ") for note in notes]
     lead = [fill(verdict(replayed), WIDTH), "", title(replayed)]
-    if replayed.live is not None:
-        told = (fill(line, WIDTH, subsequent_indent="  ") for line in live_notes(replayed, replayed.live))
-        wrapped += ["", *grid(_LIVE_HEAD, live_rows(replayed.live), texts=2), "", *told]
+    wrapped += ["", *live_lines(replayed, replayed.live)] if replayed.live else []
     return "\n".join([*lead, *grids, "", *wrapped])
 
 
 _LIVE_HEAD = ("next action", "compared by", "requests", "sessions", "as the original", "A/A", "points less", "at most")
 
 
-def live_rows(live: LiveResults) -> list[list[str]]:
-    """How often the view's next action is the original's, by strategy, level and depth."""
+def live_lines(replayed: ReplayResults, live: LiveResults) -> list[str]:
+    """How often a view's next action is the original's, what that means and cost, and what was not measured."""
+    found = [(*of, each) for of, some in groups(live.measured).items() if (each := agreement(some, of[1]))]
     rows = []
-    for (name, level), measured in groups(live.measured).items():
-        if found := agreement(measured, level):
-            shares = f"{found.view:.1%} (at least {found.least:.0%})", f"{found.noise:.1%}"
-            counts = f"{found.requests:,}", f"{found.sessions:,}"
-            rows.append([name, level, *counts, *shares, f"{100 * found.worse:.1f}", f"{100 * found.most:.0f}"])
-    return rows
-
-
-def live_notes(replayed: ReplayResults, live: LiveResults) -> Iterator[str]:
-    """What the rows mean and cost, what was not measured, and why it ended early."""
-    if found := agreement(live.measured, "action"):
-        levels = "; ".join(f"{name}: {told}" for name, told in LEVELS.items())
-        yield (
-            "A/A is the original asked twice: the noise. A session counts by its mean. `At most` holds at 95 % for each"
-            f" row; {found.sessions:,} sessions without a difference show {100 * found.shows:.0f} points. {levels}."
+    for name, level, of in found:
+        less = f"{of.noise:.1%}", f"{100 * of.worse:.1f}", f"{100 * of.most:.0f}"
+        rows.append(
+            [name, level, f"{of.requests:,}", f"{of.sessions:,}", f"{of.view:.1%} (at least {of.least:.0%})", *less]
         )
+    told = [fill(line, WIDTH, subsequent_indent="  ") for line in _live_notes(replayed, live, [of for *_, of in found])]
+    return [*(grid(_LIVE_HEAD, rows, texts=2) if rows else []), "", *told]
+
+
+def _live_notes(replayed: ReplayResults, live: LiveResults, found: Sequence[Agreement]) -> Iterator[str]:
+    for of in found[:1]:
+        levels = "; ".join(f"{name}: {told}" for name, told in LEVELS.items())
+        yield "A/A is the original asked twice: the noise. A session counts by its mean. `At most` holds at 95 % for"
+        yield f"each row; {of.sessions:,} sessions without a difference show {100 * of.shows:.0f} points. {levels}."
         first, view = (median(each.seconds[at] for each in live.measured) for at in (0, 1))
         yield f"First token, median: {first:.2f} s for the original, {view:.2f} s for the view."
     paid = f"{money(live.spent[0], replayed.currency)}, " if live.spent[0] else ""
@@ -171,17 +168,15 @@ def live_notes(replayed: ReplayResults, live: LiveResults) -> Iterator[str]:
         tokens, net = (part / max(replayed.conversations, 1) for part in (each.saved_tokens, each.net_cost))
         told = f" and {money(net, replayed.currency)} net" if replayed.has_prices else ""
         yield f"{each.strategy} saves {tokens:,.0f} tokens{told} a conversation."
-    used, gone = sum(each.used for each in live.needs), [name for each in live.needs for name in each.gone]
-    if used:
-        shown = f": {', '.join(list(dict.fromkeys(gone))[:5])} …" if gone else ""
-        yield (
-            f"Needs: the next six messages use {used:,} names of the history; {len(gone):,} were gone from the view, of"
-            f" which the recorded agent read {sum(each.again for each in live.needs):,} again by itself{shown}."
-        )
+    if used := sum(each.used for each in live.needs):
+        gone = [name for each in live.needs for name in each.gone]
+        again, named = sum(each.again for each in live.needs), ", ".join(list(dict.fromkeys(gone))[:5])
+        yield f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view;"
+        yield f"the recorded agent read {again:,} of these again by itself. {named}"
     if live.unmeasurable:
         yield f"Not measurable without --tools: {', '.join(live.unmeasurable[:5])} ({len(live.unmeasurable):,} in all)."
     if live.too_long:
-        yield f"{live.too_long:,} requests do not fit as the client sent them, so nothing is there to compare with."
+        yield f"{live.too_long:,} requests do not fit as the client sent them, so there is nothing to compare with."
     yield from (f"{number:,} requests failed: {reason}." for reason, number in live.failures.items())
     if live.stopped:
         yield f"Stopped: {live.stopped}. The same command goes on; {live.results} has what was done."
@@ -221,21 +216,10 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
 
 
 def _live_document(live: LiveResults) -> dict[str, Any]:
-    found = groups(live.measured).items()
-    rows = [(name, level, agreement(some, level)) for (name, level), some in found]
-    figures = [{"of": name, "by": level, **each._asdict()} for name, level, each in rows if each]
-    members = {key: getattr(live, key) for key in ("url", "results", "unmeasurable", "too_long", "reused", "stopped")}
-    needed = [each._asdict() for each in live.needs]
-    measured = [each._asdict() for each in live.measured]
-    spent = {"money": live.spent[0], "tokens": live.spent[1]}
-    return {
-        **members,
-        "failures": dict(live.failures),
-        "spent": spent,
-        "agreement": figures,
-        "needs": needed,
-        "measured": measured,
-    }
+    rows = [({"of": of, "by": by}, agreement(some, by)) for (of, by), some in groups(live.measured).items()]
+    needed, measured = ([each._asdict() for each in some] for some in (live.needs, live.measured))
+    found = [{**named, **each._asdict()} for named, each in rows if each]
+    return {**vars(live), "agreement": found, "needs": needed, "measured": measured}
 
 
 def title(replayed: ReplayResults) -> str:
@@ -353,7 +337,9 @@ _PAGE = """<!doctype html>
 
 
 def page(replayed: ReplayResults) -> str:
-    parts = [*_overview(replayed), *_live(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
+    live = "\n".join(live_lines(replayed, replayed.live)) if replayed.live else ""
+    asked = [f"<h2>The next action</h2><pre>{escape(live)}</pre>"] if live else []
+    parts = [*_overview(replayed), *asked, *_compared(replayed), *_plotted(replayed), *_each(replayed)]
     return html_page("Condenser replay", verdict(replayed), title(replayed), parts)
 
 
@@ -376,14 +362,6 @@ def _overview(replayed: ReplayResults) -> Iterator[str]:
     notes = [*replayed.notes(shown), "Intervals are those of 95 % over conversations."]
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     yield f'<details><summary>What the columns mean</summary><ul class="note">{items}</ul></details>'
-
-
-def _live(replayed: ReplayResults) -> Iterator[str]:
-    if replayed.live is not None:
-        yield "<h2>The next action</h2>" + html_table(
-            "Agreement with the original", _LIVE_HEAD, live_rows(replayed.live)
-        )
-        yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in live_notes(replayed, replayed.live))}</ul>"
 
 
 def _compared(replayed: ReplayResults) -> Iterator[str]:

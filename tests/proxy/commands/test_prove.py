@@ -89,12 +89,12 @@ def test_the_sample_tasks_are_solved_with_and_without(
     assert (dropped["pairs"], dropped["condensed"], dropped["silent"]) == (5, 5, 0)
     assert dropped["solved"]["without"] == 5
     assert dropped["solved"]["with"] < 5
-    assert dropped["solved"]["fewer"] <= dropped["solved"]["fewer_at_most"]
+    assert dropped["solved"]["fewer"] <= dropped["solved"]["at_most"]
     quoted = read(proving("--json", "--repeat", "1"))
     assert (quoted["pairs"], quoted["condensed"], quoted["solved"]["without"]) == (5, 5, 5)
     assert 0 < quoted["solved"]["with"] < 5
-    assert quoted["tokens"]["condensed"] < quoted["tokens"]["without"]
-    assert quoted["requests"] == {"without": 5, "condensed": 5, "middle": 1.0, "most": 1.0}
+    assert quoted["tokens"]["with"] < quoted["tokens"]["without"]
+    assert quoted["requests"] == {"without": 5, "with": 5, "ratio": 1.0, "at_most": 1.0}
     assert quoted["statuses"] == {"0": 10}
     arms = [each["arm"] for each in lines(tmp_path)]
     assert arms[:10] == ["without", "with", "with", "without"] * 2 + ["without", "with"]  # in turn
