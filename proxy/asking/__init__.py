@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -274,10 +274,9 @@ class Asking(Dispatcher):
                 answers = [each for each in result.answers if isinstance(each, Answer)]
                 following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
             elif isinstance(reply, JsonReply):
-                endpoint = question.endpoint
-                ours = endpoint.asking_members(asked)
-                refused = refusals.read(reply.status, reply.body, answer=endpoint.answer, ours=ours)
-                following = form.after_refusal(refused, asked, endpoint.low_effort, wanted=question.wanted)
+                ours, answer = question.endpoint.asking_members(asked), question.endpoint.answer
+                refused = refusals.read(reply.status, reply.body, answer=answer, ours=ours)
+                following = form.after_refusal(refused, asked, wanted=question.wanted)
                 result = result if following is None else Failure(FORM_REFUSED)
             return result
 
@@ -304,16 +303,10 @@ class Completion(NamedTuple):
         return Completion(tuple(replace(a, tokens=cost) if isinstance(a, Answer) else a for a in self.answers), cost)
 
 
-def _refusal(status: int) -> Failure | None:
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return Failure("rate-limited")
-    return None if is_success(status) else Failure("http-error")
-
-
 def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failure:
     """The completion in a reply, or the failure that it amounts to."""
-    if failure := _refusal(reply.status):
-        return failure
+    if not is_success(reply.status):
+        return Failure("rate-limited" if reply.status == HTTPStatus.TOO_MANY_REQUESTS else "http-error")
     document = json_or_none(reply.body)
     if not isinstance(document, dict):
         return Failure("unreadable")
@@ -417,13 +410,8 @@ class AskedForm:
             members[name] = clients[name]
         return replace(question, system="", user=f"{question.system}\n\n{question.user}", members=members)
 
-    def after_refusal(
-        self, refusal: Refusal, sent: Question, effort: Collection[str], *, wanted: int
-    ) -> AskedForm | None:
-        """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing.
-
-        `effort` are the members that ask to reason little.
-        """
+    def after_refusal(self, refusal: Refusal, sent: Question, *, wanted: int) -> AskedForm | None:
+        """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing."""
         about, is_isolated = refusal.subjects, sent.view is None
         is_too_long = sent.max_tokens > wanted and refusal.size(Unit.REPLY) is not None
         if not self.streams and Subject.STREAM in about:
@@ -432,8 +420,6 @@ class AskedForm:
             return replace(self, without=self.without | refusal.members)
         if is_isolated and not self.clients_system and Subject.FOREIGN_SYSTEM in about:
             return replace(self, clients_system=True)
-        if self.low_effort and not self.without.issuperset(effort) and Subject.EFFORT in about:
-            return replace(self, without=self.without.union(effort))
         if is_isolated and sent.system and Subject.ROLES in about:
             return replace(self, takes_system=False)
         if not is_isolated and not sent.alternates and Subject.ROLES in about:
@@ -451,8 +437,11 @@ def first_form(question: ModelCall, caller: Caller) -> AskedForm:
     """The form in which a model is asked that has taught nothing yet."""
     headers, is_own = caller.headers, question.model.is_at(caller.upstream.name)
     is_subscription = any(name == b"authorization" and value.startswith(_SUBSCRIPTION) for name, value in headers)
-    refused = caller.profile.refused if is_own else ANY.refused
-    return AskedForm(refused, is_own and caller.streams, clients_system=is_subscription)
+    endpoint, profile = question.endpoint, caller.profile if is_own else ANY
+    refused = {name for name in endpoint.added_members if not getattr(profile, name)}
+    if profile.token_limit in endpoint.reply_limits:
+        refused.update(endpoint.reply_limits[: endpoint.reply_limits.index(profile.token_limit)])
+    return AskedForm(frozenset(refused), is_own and caller.streams, clients_system=is_subscription)
 
 
 def is_cut_by_reasoning(answer: Answer) -> bool:

@@ -79,8 +79,9 @@ class StreamedMessage:
     _texts: dict[str, list[str]] = field(default_factory=dict)
     _others: Json = field(default_factory=dict)
 
-    def add(self, delta: Mapping[str, Any]) -> None:
+    def add(self, delta: Mapping[str, Any], finish: str | None) -> None:
         """Adds a delta without its calls: texts and lists grow, other values replace earlier ones."""
+        self.finish = finish or self.finish
         for key, value in delta.items():
             if key in ("role", "tool_calls") or value is None:
                 continue
@@ -144,11 +145,10 @@ class ChatCapture(StreamCapture):
     """Captures a stream, which is complete if its first choice has finished and no error came."""
 
     _message: StreamedMessage = field(default_factory=StreamedMessage)
-    _finished: bool = False
     _broken: bool = False
 
     def items(self) -> Items:
-        if self._broken or not self._finished:
+        if self._broken or not self._message.finish:
             return ()
         bodies = [call.body for call in self._message.calls]
         calls = [
@@ -164,10 +164,9 @@ class ChatCapture(StreamCapture):
         for choice in () if self._broken else chunk.get("choices") or ():
             if choice.get("index", 0) == 0:
                 delta = choice.get("delta") or {}
-                self._message.add(delta)
+                self._message.add(delta, choice.get("finish_reason"))
                 for piece in delta.get("tool_calls") or ():
                     self._message.add_call(piece)
-                self._finished = self._finished or choice.get("finish_reason") is not None
 
 
 def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +277,7 @@ class ChatSplicer(Splicer[FirstChoice]):
     @property
     def document(self) -> Json:
         choices = [{"message": each.message, "finish_reason": each.finish} for each in self._choices.values()]
-        is_whole = bool(choices) and not self._failed and all(each["finish_reason"] for each in choices)
-        return {"choices": choices, "usage": self._usage} if is_whole else {}
+        return {} if self._failed else {"choices": choices, "usage": self._usage}
 
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
         self._failed = self._failed or bool(body.get("error"))
@@ -307,8 +305,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         """The choice of a chunk for the client; None for nothing."""
         index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
         message = self._choices.setdefault(index, StreamedMessage())
-        message.add(delta)
-        message.finish = finish or message.finish
+        message.add(delta, finish)
         passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
         calls = [call for piece in objects_at(delta, "tool_calls") if (call := self._passed_piece(message, piece))]
         if finish is not None:
@@ -489,7 +486,7 @@ class ChatEndpoint(Endpoint):
     low_effort: Mapping[str, str] = {"reasoning_effort": '"low"'}
     bridged = ("user", *RESULT_ROLES)
     gives_several_answers = True
-    added_members = ("stream_options",)
+    format_place, added_members = ("response_format",), ("stream_options",)
     splicer = ChatSplicer
 
     def offers_tools(self, values: Values, systems: Iterable[bytes]) -> bool:
@@ -500,13 +497,12 @@ class ChatEndpoint(Endpoint):
         return values.get("n") in (None, 1)
 
     def usage_probe(self, values: Values) -> Mapping[str, str]:
-        """OpenRouter's clients ask in another way."""
-        options = values.get("stream_options")
-        if not (options is None or isinstance(options, Mapping)) or object_at(values, "usage").get("include"):
+        """Clients of OpenRouter ask in another way."""
+        options: Any = values.get("stream_options") or {}
+        is_asked = not isinstance(options, dict) or options.get("include_usage") is True
+        if is_asked or object_at(values, "usage").get("include"):
             return {}
-        if options and options.get("include_usage") is True:
-            return {}
-        return {"stream_options": json.dumps({**(options or {}), "include_usage": True})}
+        return {"stream_options": json.dumps({**options, "include_usage": True})}
 
     # -- replies
 
@@ -518,9 +514,7 @@ class ChatEndpoint(Endpoint):
 
     def is_usage_alone(self, event: object) -> bool:
         """Whether a chunk has a usage and no choices, like the one that `include_usage` asks for."""
-        if not isinstance(event, Mapping) or not isinstance(event.get("usage"), Mapping):
-            return False
-        return event.get("choices", 0) in ([], None)
+        return isinstance(event, dict) and bool(object_at(event, "usage")) and event.get("choices", 0) in ([], None)
 
     def last_event_at(self, chunk: bytes, sent: bytes) -> int:
         """The stream ends with a chunk that ends with `[DONE]`; comments may follow that."""

@@ -169,6 +169,7 @@ class Endpoint(ABC):
         """Whether a request asks for one reply, not for several to choose from."""
         return True
 
+    format_place: tuple[str, ...] = ()  # the members, one in the other, that say in which form a reply is wanted
     added_members: tuple[str, ...] = ()
     """The members that the proxy may add, each of which is one of a profile; a refusal that names one takes it back."""
 
@@ -345,7 +346,7 @@ class Endpoint(ABC):
         return f"{head}{between}{','.join(map(json.dumps, added))}]"
 
     def in_one_piece(self, data: bytes) -> bytes:
-        """A reply as it would be in one piece, if it is a stream; without an end, or with an error, as it came."""
+        """A reply as it would be in one piece, if it is a stream; one with an error as it came."""
         if not data.lstrip().startswith((b"data:", b"event:", b":")):
             return data
         splicer = self.splicer(runs_calls=False)

@@ -154,7 +154,7 @@ class Splicer(EventEditor, Generic[S]):
     @property
     @abstractmethod
     def document(self) -> Json:
-        """The reply as it would be in one piece; empty if it has not come to its end."""
+        """The reply so far, as it would be in one piece; empty if it has failed."""
 
     @property
     def has_searches(self) -> bool:

@@ -219,8 +219,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
     @property
     def document(self) -> Json:
         said = self.said
-        is_whole = said.finish is not None and not self._failed
-        return {"content": said.blocks, "stop_reason": said.finish, "usage": said.usage} if is_whole else {}
+        return {} if self._failed else {"content": said.blocks, "stop_reason": said.finish, "usage": said.usage}
 
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
         message = self._message

@@ -215,8 +215,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
 
     @property
     def document(self) -> Json:
-        is_whole = bool(self._response) and not self._response.get("error")
-        return {**self._response, "output": self.said.items} if is_whole else {}
+        return {} if self._response.get("error") else {**self._response, "output": self.said.items}
 
     def rest(self) -> bytes:
         """The bytes for the client when a reply has ended: events that were held back, and an unfinished last one."""
@@ -397,6 +396,7 @@ class ResponsesEndpoint(Endpoint):
     count_path = "/v1/responses/input_tokens"
     prompt_members = ("instructions", "tools", "text")
     system_member = "instructions"
+    format_place = ("text", "format")
     own_members: Mapping[str, str] = {"store": "false"}
     low_effort: Mapping[str, str] = {"reasoning": '{"effort":"low"}'}
     splicer = ResponsesSplicer

@@ -16,7 +16,7 @@ from typing import Any
 
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of
-from proxy.http.sse import EventEditor, EventReader, LineSplitter
+from proxy.http.sse import EventEditor, Events, data_of
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import Capture, Items, Usage, ending_in, usage_in
 from proxy.servers.refusals import NO_REFUSAL, Refusal, Unit, read
@@ -136,38 +136,23 @@ def _counts_at(text: str, at: int) -> dict[str, Any]:
 
 
 class UsageRemover(EventEditor):
-    """Removes the usage event of a stream.
-
-    Complete lines are passed on at once, except those of an event with a usage: they wait for the end of the event.
-    """
+    """Removes the usage event of a stream; other events pass as soon as they are complete."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._lines = LineSplitter()
-        self._usage_event: list[bytes] = []
-        self._usage_size = 0
+        self._events = Events()
 
     def _held_bytes(self) -> int:
-        return self._usage_size + self._lines.size
+        return self._events.size
 
     def _edit(self, chunk: bytes) -> bytes:
-        return b"".join([self._edit_line(line) for line in self._lines.feed(chunk)])
+        return b"".join([b"".join(lines) for lines in self._events.feed(chunk) if not self._is_usage(data_of(lines))])
 
-    def _edit_line(self, line: bytes) -> bytes:
-        if not (self._usage_event or (line.startswith(b"data:") and _KEY in line)):
-            return line
-        self._usage_event.append(line)
-        self._usage_size += len(line)
-        if line.strip():
-            return b""
-        event, self._usage_event, self._usage_size = b"".join(self._usage_event), [], 0
-        is_alone = any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
-        return b"" if is_alone else event
+    def _is_usage(self, data: bytes) -> bool:
+        return _KEY in data and self._endpoint.is_usage_alone(json_or_none(data))
 
     def _release(self) -> bytes:
-        rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
-        self._usage_size = 0
-        return rest
+        return self._events.rest()
 
     def end(self) -> bytes:
         return self._release()

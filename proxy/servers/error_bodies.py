@@ -28,7 +28,6 @@ _QUOTED = frozenset(
     """.split()  # noqa: SIM905 - a table of words
 )
 _CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
-_PLACE = "loc"
 _EVENT = re.compile(r"^data:[ ]?(.*)", re.MULTILINE)
 _MARKS = re.compile(r"[`'\"*\\“”‘’]+")
 
@@ -40,7 +39,6 @@ class BodyContent:
     texts: tuple[str, ...]
     codes: frozenset[str]
     numbers: Mapping[str, int]
-    places: tuple[str, ...]  # where in the request a validator has found what is wrong
     document: Any
     event: str = ""
 
@@ -53,13 +51,10 @@ def read_body(body: bytes) -> BodyContent:
     left = MAX_TEXTS
     codes: set[str] = set()
     numbers: dict[str, int] = {}
-    places: list[str] = []
     for key, value in _leaves(document, "", DEEPEST):
         match value:
             case bool():
                 continue
-            case str() if key == _PLACE:
-                places.append(plain(value))
             case int():
                 numbers.setdefault(key, value)
                 if key in _CODES:
@@ -69,7 +64,7 @@ def read_body(body: bytes) -> BodyContent:
             case str() if left > 0:
                 texts.append(plain(value))
                 left -= len(texts[-1])
-    return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, tuple(places), document, event)
+    return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
 
 
 def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:

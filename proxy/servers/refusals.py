@@ -4,7 +4,7 @@ Every server words this differently. An error is opened (`error_bodies`), and th
 
     sizes      what the request has too much of, in which unit, with the numbers that the error states
     subjects   what else it is about: a form, reasoning, tools, a compaction, ... (`_ROWS`)
-    members    the members of the request that it names, of those that only the proxy has written (`named`)
+    members    the members of the request that it names, of those that only the proxy has written
 
 The rows of the ladder, the proxy's own calls and its searches ask for what they can mend. Nobody else reads errors.
 A prompt that is too long may be condensed, and a window that is named is the true one; where a longer reply is asked
@@ -26,7 +26,7 @@ from proxy.servers.error_bodies import BodyContent, is_error_body, read_body
 # These statuses are about the credential, the rate or the model, never about the length of the prompt.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
-_SERVER_ERROR = re.compile("5[0-9]{2}")
+_SERVER_ERROR, _WORD = re.compile("5[0-9]{2}"), re.compile(r"\w+")
 MAX_READ = 4_096  # bytes of an error in which its subjects are looked for; later some servers repeat the whole request
 
 
@@ -72,7 +72,6 @@ class Subject(StrEnum):
     COMPACTION = "an unknown form of compaction"
     FOREIGN_SYSTEM = "a system prompt that is not the client's"
     ROLES = "roles"
-    EFFORT = "the effort of reasoning"
     STREAM = "a stream"
     LIMIT = "the limit of the reply"
 
@@ -120,7 +119,7 @@ def read(status: int, body: bytes, *, answer: re.Pattern[bytes] | None = None, o
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(status, (Size(Unit.BYTES), Size(Unit.PROMPT)), subjects)
     content = read_body(body)
-    members = named(content, ours) if status in _NAMING or is_late else frozenset[str]()
+    members = _named(content, ours) if status in _NAMING or is_late else frozenset[str]()
     length = None if status in _NEVER else _length(content)
     sizes = tuple(filter(None, (*_other_sizes(HTTPStatus.OK if is_late else status, content), length)))
     # An event of a stream has its status in the error.
@@ -146,17 +145,9 @@ def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) 
     return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
-# -- members ---------------------------------------------------------------------------------------------
-#
-# What only the proxy has written is its own to take back: a request whose refusal names such a member is sent once
-# without it, and so is a question of the proxy's own.
-
-_WORD = re.compile(r"\w+")
-
-
-def named(content: BodyContent, ours: Iterable[str]) -> frozenset[str]:
-    """Those of some members that an error names, by whole words in its texts or by the place that a validator gives."""
-    return frozenset(ours).intersection(_WORD.findall(" ".join((*content.texts, *content.places))))
+def _named(content: BodyContent, ours: Iterable[str]) -> frozenset[str]:
+    """Those of our own members that an error names; what is sent then, a request or a question, does without them."""
+    return frozenset(ours).intersection(_WORD.findall(" ".join(content.texts)))
 
 
 # -- subjects --------------------------------------------------------------------------------------------
@@ -241,7 +232,6 @@ _ROWS = (
     ),
     _row(Subject.FOREIGN_SYSTEM, _CREDENTIAL, r"authori[sz]ed for use with|instructions are not valid"),
     _row(Subject.ROLES, FORM, r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat"),
-    _row(Subject.EFFORT, FORM, r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra"),
     _row(Subject.STREAM, _NAMING, r"\bstream|流式"),
     _row(Subject.LIMIT, FORM, r"token|maximum|too (?:large|high|long|big)|exceed|context|length"),
 )

@@ -40,12 +40,6 @@ class Profile(BaseModel):
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
-    @cached_property
-    def refused(self) -> frozenset[str]:
-        """The members that our own calls leave out from the first."""
-        newest = () if self.token_limit in (None, "max_completion_tokens") else ("max_completion_tokens",)
-        return frozenset((*newest, *(() if self.stream_options else ("stream_options",))))
-
     def under(self, restriction: Restriction) -> Profile:
         """The profile with one more restriction; a pydantic copy would keep the cached `form`."""
         return Profile(**{**self.model_dump(), restriction.key: restriction.value})

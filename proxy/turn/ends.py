@@ -37,12 +37,12 @@ from proxy.protocols.own_compactions import (
 from proxy.protocols.replies import Items, Json, JsonCapture
 from proxy.protocols.watching import WatchedReply
 from proxy.servers.refusals import Subject
-from proxy.servers.upstream import UpstreamReply, UpstreamRequest
+from proxy.servers.upstream import UpstreamReply
 from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
 from proxy.turn.reading import AdmittedRequest
 from proxy.turn.relay import Relay
-from proxy.turn.sending import headers_of
+from proxy.turn.sending import headers_of, posted
 from proxy.values import objects_at
 from strategies.core.client_compaction import marks_of
 from strategies.core.messages import dump
@@ -119,10 +119,9 @@ async def serve_compaction(request: ClientRequest, turn: Turn, admitted: Admitte
     if is_missing and (own := await own_compaction(standing, services, decide, is_trigger=False)):
         return own[0]
     ending = endpoint.compact_path.removeprefix(endpoint.path).encode()
-    headers = [pair for pair in request.headers if pair[0] != b"accept-encoding"]  # the answer is read
-    target = request.upstream.base_url, "POST", request.target + ending, request.query
-    admitted.place.ease()
-    reply = await services.upstream.send(UpstreamRequest(*target, headers, decision.body))
+    sent = posted(admitted, turn, decision.body)
+    headers = [pair for pair in sent.headers if pair[0] != b"accept-encoding"]  # the answer is read
+    reply = await services.upstream.send(sent._replace(path=request.target + ending, headers=headers))
     services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
     opened = await open_reply(endpoint, reply, holds=False)
     own = None

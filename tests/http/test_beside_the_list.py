@@ -1,6 +1,7 @@
 """What stands beside the list of a request: marks and headers of its body, and members that bind the list."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,43 @@ def test_each_body_has_an_idempotency_key_of_its_own() -> None:
         assert keys[0] == key[0][1]
         assert keys[1] == keys[2] != keys[0]
         assert max(map(len, keys)) <= 255
+
+
+# -- the word that a JSON object needs -----------------------------------------------------------------------------
+
+RESPONSES = "/v1/responses"
+WANTS: dict[str, dict[str, Any]] = {
+    CHAT: {"response_format": {"type": "json_object"}},
+    RESPONSES: {"text": {"format": {"type": "json_object"}}},
+}
+
+
+@pytest.mark.parametrize("path", WANTS)
+@pytest.mark.parametrize("says", ["user", "system", "long", "nobody"])
+def test_a_message_with_the_word_json_stays_where_a_json_object_is_wanted(path: str, says: str) -> None:
+    told = {"user": "Could I have that as JSON?", "long": "As JSON, " + "please " * 2_000}.get(says, "Go on.")
+    list_member = "messages" if path == CHAT else "input"
+
+    def asked(stage: Stage, rounds: int, **more: Any) -> list[dict[str, Any]]:
+        list_ = [*chat(1), {"role": "assistant", "content": "It is about a ship."}, {"role": "user", "content": told}]
+        list_ = [*list_, *chat(rounds)[1:]]
+        if says == "system":
+            list_ = [{"role": "system", "content": "You write JSON."}, *list_]
+        body = json.dumps({"model": "m", list_member: list_, **more}).encode()
+        headers = [*wire.JSON, ("Authorization", "Bearer k"), *controls(session="s", strategy="recent")]
+        answer = wire.request(stage.proxy.url, "POST", path, body, headers)
+        assert (answer.status, answer.action) == (200, "condensed")
+        sent: list[dict[str, Any]] = list(stage.upstream.journal)[-1].json()[list_member]
+        assert len(sent) < len(list_)
+        return sent
+
+    with proxy_with_upstream() as stage:
+        first = asked(stage, 30, **WANTS[path])
+        assert any(each["content"] == told for each in first) == (says == "user")
+        assert len(first) > 2
+        again = asked(stage, 50, **WANTS[path])
+        if says == "user":  # at the same place
+            assert again[:2] == first[:2]
+    if says == "user":
+        with proxy_with_upstream() as stage:
+            assert all(each["content"] != told for each in asked(stage, 30))

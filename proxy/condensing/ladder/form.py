@@ -5,6 +5,7 @@ Each time that an error names one; learned if it is accepted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from proxy.condensing.account import Timing
@@ -15,20 +16,20 @@ from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Subject
 from proxy.settings.profile import Profile, Restriction
 
-FORMS = {Subject.ALTERNATE_ROLES: True, Subject.MIDDLE_SYSTEM: False, Subject.CONTEXT_MANAGEMENT: False}
+_FALSE = (Subject.MIDDLE_SYSTEM, Subject.CONTEXT_MANAGEMENT, "stream_options")
+FORMS: Mapping[str, bool] = {Subject.ALTERNATE_ROLES: True, **dict.fromkeys(_FALSE, False)}
 """The members of a profile that an error may name, with what it says of them."""
 
 
 def recognises(refused: Attempt, answer: OpenedReply) -> bool:
-    is_form = refused.decision.context.policy.rewrites and not answer.refusal.subjects.isdisjoint(FORMS)
-    return is_form or bool(answer.refusal.members)
+    is_changed = refused.decision.context.policy.rewrites or refused.decision.probed
+    return is_changed and restriction_in(answer.refusal, refused.decision.context.policy.profile) is not None
 
 
 def restriction_in(refusal: Refusal, sent: Profile) -> Restriction | None:
     """The restriction that the error to a request in the form `sent` names; None if it names none, or a known one."""
-    named = {str(each): value for each, value in FORMS.items() if each in refusal.subjects}
-    named |= dict.fromkeys(refusal.members, False)
-    return next((Restriction(each, value) for each, value in named.items() if getattr(sent, each) != value), None)
+    named = ((each, value) for each, value in FORMS.items() if each in refusal.subjects | refusal.members)
+    return next((Restriction(each, value) for each, value in named if getattr(sent, each) != value), None)
 
 
 async def after(parts: Parts, refused: Attempt, answer: OpenedReply, _timing: Timing) -> Next:

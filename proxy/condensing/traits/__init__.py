@@ -2,6 +2,7 @@
 
     form               the form of views that the server accepts
     pins               messages that a person has pinned, or that last by their kind
+    json_word          the word that a server demands before it writes a JSON object: a message with it stays
     opaque_head        what stands behind a vendor's own compaction, and which of them the server can read
     client_compaction  a request for a compaction of the client's own, and by what the answer is known again
     left_out           pictures, documents and the middle of strings that a server has refused for their size
@@ -25,6 +26,7 @@ from proxy.condensing.traits import (
     economy,
     failed_try,
     form,
+    json_word,
     left_out,
     opaque_head,
     pins,
@@ -39,6 +41,7 @@ from proxy.protocols.endpoint import Compacting
 TRAITS: tuple[Trait[Any], ...] = (
     form.TRAIT,
     pins.TRAIT,
+    json_word.TRAIT,
     opaque_head.TRAIT,
     client_compaction.TRAIT,
     left_out.TRAIT,

@@ -1,0 +1,46 @@
+"""The word "json": where a request wants a JSON object, its server demands that some message has it, so one stays.
+
+Of the user's messages the oldest with the word that is not too long: it is the same in each view. A system message has
+it for all, and stays anyway.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from proxy.condensing.traits.trait import Trait
+from proxy.condensing.turn import RequestContext
+from proxy.values import object_at
+from strategies.core.messages import Message, Role
+from strategies.core.transcript import Transcript, pinned_in
+
+
+def shape(context: RequestContext, _now: float) -> RequestContext:
+    body, budget = context.request.body, context.policy.budget
+    window = budget.window if budget else None
+    if reduce(object_at, body.endpoint.format_place, body.values).get("type") != "json_object":
+        return context
+    return context.with_transcripts(lambda transcript: keeping(transcript, window))
+
+
+def keeping(transcript: Transcript, window: int | None) -> Transcript:
+    """The transcript whose views have the word, as far as a message that has it fits."""
+    if any(_has_word(message) for _, message in transcript.systems):
+        return transcript
+    users = (i for i, each in enumerate(transcript.chain) if each.role is Role.USER and _has_word(each))
+    places = (pinned_in([transcript.digests[i]], transcript, window, _about) for i in users)
+    return transcript.having(pinned=transcript.pinned | next(filter(None, places), frozenset[int]()))
+
+
+def _has_word(message: Message) -> bool:
+    return b"json" in message.data.lower() and "json" in message.text.lower()
+
+
+def _about(message: Message) -> int:
+    """Tokens of a message, about: what stays must not depend on whether they were counted."""
+    return len(message.data) // 4
+
+
+TRAIT = Trait[None](
+    "json_word", applies=lambda context: '"json_object"' in context.request.body.envelope.text, shape=shape
+)
