@@ -52,7 +52,7 @@ from proxy.servers.refusals import Refusal, Subject, Unit
 from proxy.servers.upstream import JsonReply, server_of
 from proxy.settings.profile import ANY
 from proxy.settings.tables import ModelRole
-from proxy.values import json_or_none
+from proxy.values import json_or_none, object_at
 from strategies.core.effects import (
     SUMMARIZER,
     Answer,
@@ -272,7 +272,7 @@ class Asking(Dispatcher):
             account.end(expected, result)
             if isinstance(result, Completion):
                 answers = [each for each in result.answers if isinstance(each, Answer)]
-                following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
+                following = form.after_answers(answers, is_vote=question.role != SUMMARIZER)
             elif isinstance(reply, JsonReply):
                 ours, answer = question.endpoint.asking_members(asked), question.endpoint.answer
                 refused = refusals.read(reply.status, reply.body, answer=answer, ours=ours)
@@ -308,13 +308,10 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
     if not is_success(reply.status):
         return Failure("rate-limited" if reply.status == HTTPStatus.TOO_MANY_REQUESTS else "http-error")
     document = json_or_none(reply.body)
-    if not isinstance(document, dict):
-        return Failure("unreadable")
-    tokens = tokens_in(document.get("usage"))
-    answers = endpoint.answers(document, tokens) or ()
-    if not any(isinstance(each, Answer) for each in answers):
-        return Failure("unreadable")
-    return Completion(tuple(answers), tokens)
+    tokens = tokens_in(object_at(document, "usage"))
+    answers = tuple((endpoint.answers(document, tokens) if isinstance(document, dict) else None) or ())
+    is_readable = any(isinstance(each, Answer) for each in answers)
+    return Completion(answers, tokens) if is_readable else Failure("unreadable")
 
 
 async def _restarted(call: Callable[[], Awaitable[T]]) -> T | Failure:
@@ -428,9 +425,15 @@ class AskedForm:
             return replace(self, refuses_room=True)
         return None
 
-    def after_cut(self) -> AskedForm | None:
-        """The form to ask in after an answer that reasoning has cut short: with more room, then with less effort."""
-        return None if self.low_effort else replace(self, thinks=True, low_effort=self.thinks)
+    def after_answers(self, answers: Sequence[Answer], *, is_vote: bool) -> AskedForm | None:
+        """The form to ask in after answers that reasoning has cut short: with more room, then with less effort.
+
+        Some servers say nothing unless it is in a stream; votes, whose calls are numbered, do not try that.
+        """
+        if all(map(is_cut_by_reasoning, answers)):
+            return None if self.low_effort else replace(self, thinks=True, low_effort=self.thinks)
+        is_told = self.streams or is_vote or any(each.text.strip() or each.called_tools for each in answers)
+        return None if is_told else replace(self, streams=True)
 
 
 def first_form(question: ModelCall, caller: Caller) -> AskedForm:

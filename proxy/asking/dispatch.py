@@ -55,7 +55,7 @@ from proxy.servers.upstream import JsonReply, Upstream, server_of
 from proxy.servers.upstream.choice import Destination
 from proxy.settings.profile import ANY, Profile
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
-from proxy.values import json_or_none
+from proxy.values import json_or_none, object_at
 from strategies.core.effects import Failure
 
 PAUSE = 30.0  # seconds, if a server that refuses does not say how long
@@ -474,8 +474,7 @@ class Dispatcher:
             reply = reply._replace(body=endpoint_for(model, caller).in_one_piece(reply.body))
         if spending is not None and isinstance(reply, JsonReply):
             is_charged = is_success(reply.status)
-            document = json_or_none(reply.body) if is_charged else None
-            reported = tokens_in(document.get("usage")) if isinstance(document, dict) else 0
+            reported = tokens_in(object_at(json_or_none(reply.body), "usage")) if is_charged else 0
             spending.end(reported, is_refused=not is_charged)
         return reply
 

@@ -113,11 +113,8 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
 def for_body(headers: Headers, body: bytes) -> Headers:
     """The headers for another body than the one that they came with: without its digests, and with a key of its own."""
     mark = b"-" + blake2b(body, digest_size=8).hexdigest().encode()
-    return [
-        (name, value[: _MAX_KEY - len(mark)] + mark if name == _IDEMPOTENCY_KEY else value)
-        for name, value in headers
-        if name == _IDEMPOTENCY_KEY or name not in DESCRIBING
-    ]
+    keys = [(name, value[: _MAX_KEY - len(mark)] + mark) for name, value in headers if name == _IDEMPOTENCY_KEY]
+    return [*(pair for pair in headers if pair[0] not in DESCRIBING), *keys]
 
 
 def is_success(status: int) -> bool:

@@ -63,14 +63,12 @@ def usage_in(value: Any) -> Usage | None:
     cached = in_details or counts.get("prompt_cache_hit_tokens", 0)
     written = next(filter(None, [count_at(each, "cache_write_tokens") for each in details]), 0)
     completion = counts.get("completion_tokens") or counts.get("output_tokens", 0)
-    read = created = 0
     if not (prompt := counts.get("prompt_tokens", 0)):
         read, created = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
-        prompt = counts.get("input_tokens", 0) + read + created
-    if cached > prompt > 0:
-        prompt += cached
+        prompt, cached, written = counts.get("input_tokens", 0) + read + created, read or cached, created or written
+    prompt += cached if cached > prompt else 0
     first = _first_of(value) if value.get("iterations") or value.get("server_tool_use") else None
-    return Usage(prompt, completion, read or cached, created or written, first) if prompt else None
+    return Usage(prompt, completion, cached, written, first) if prompt else None
 
 
 def _first_of(usage: Mapping[str, Any]) -> int | None:

@@ -70,7 +70,8 @@ def test_the_reason_says_what_was_wrong_with_the_summary(name: str) -> None:
         answer = stage.ask(chat(12), controls(session="s"))
         assert answer.reason == reason
         assert reason in REASONS
-        assert len(stage.summaries) == 1
+        # Some servers say nothing unless they are asked for a stream.
+        assert len(stage.summaries) == (2 if name == "empty" else 1)
         assert_fell_back(stage, chat(12))
 
 

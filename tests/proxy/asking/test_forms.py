@@ -318,6 +318,21 @@ async def test_a_server_that_wants_streams_gets_them(
     assert [each.json().get("stream") for each in upstream.journal] == [None, True, True]
 
 
+async def test_a_server_that_says_nothing_except_in_streams_is_asked_for_one(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda each: streamed(CALLER, "record") if each.json().get("stream") else completion(""))
+    async with asking(upstream.base_url) as own:
+        assert [(await own.answer()).text for _ in range(2)] == ["record", "record"]
+    assert [each.json().get("stream") for each in upstream.journal] == [None, True, True]
+
+
+async def test_a_server_that_never_says_anything_is_asked_twice_once_only(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: completion(""))
+    async with asking(upstream.base_url) as own:
+        for _ in range(3):
+            await own.ask()
+    assert len(upstream.journal) == 4
+
+
 @pytest.mark.parametrize("caller", [CALLER, OF_RESPONSES, OF_MESSAGES], ids=["chat", "responses", "messages"])
 async def test_where_the_client_streams_own_calls_do_too(caller: Caller, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda _: streamed(caller, "record"))
