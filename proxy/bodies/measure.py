@@ -85,6 +85,9 @@ class Measured(NamedTuple):
     ) -> Measured:
         return cls(transcript, transcript.tokens + overhead, overhead, precision, counted_by, outside_digest)
 
+    def having(self, transcript: Transcript) -> Measured:
+        return self._replace(transcript=transcript, tokens=transcript.tokens + self.overhead)
+
 
 class Prefixes:
     """The cached prefixes. Their elements take at most about `max_bytes`; most are in the message cache too."""

@@ -59,8 +59,8 @@ class History(NamedTuple):
         """The same with its transcripts changed by `change`, which leaves their messages alone."""
         lists = {id(each): each for each in (self.sent.transcript, self.transcript, self.kept, self.shown)}
         after = {key: change(each) for key, each in lists.items()}  # most of them are one
-        sent = self.sent._replace(transcript=after[id(self.sent.transcript)])
-        whole = sent if self.whole is self.sent else self.whole._replace(transcript=after[id(self.transcript)])
+        sent = self.sent.having(after[id(self.sent.transcript)])
+        whole = sent if self.whole is self.sent else self.whole.having(after[id(self.transcript)])
         measured = sent if self.measured is self.sent else whole
         return History(sent, whole, measured, whole.transcript, after[id(self.kept)], after[id(self.shown)])
 

@@ -371,6 +371,8 @@ class Calibrator:
         if stored is not None and stored.place != prompt.place:
             stored = None
         anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
+        if anchor is not None and anchor.length < prompt.transcript.leading:
+            anchor = None  # the server has counted what its compaction now stands for
         figures = self._known(scope, prompt.figures_for).figures
         # The estimate for a view that condensing has changed is no worse than that for a first request.
         known = figures.first_error if prompt.is_exact else None

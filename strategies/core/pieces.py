@@ -39,13 +39,18 @@ class Literal:
 Piece = Keep | Literal
 
 
-def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
-    """The pieces, in order, with the messages in `kept` (chain indices) unchanged; missing ones are added."""
-    whole = [Keep(piece.source) if piece.source is not None and piece.source in kept else piece for piece in pieces]
-    for index in sorted(kept - {piece.source for piece in whole}):
+def with_kept(pieces: Iterable[Piece], kept: Set[int], leading: int = 0) -> tuple[Piece, ...]:
+    """The pieces, in order, with the messages in `kept` (chain indices) unchanged; missing ones are added.
+
+    Those of the first `leading` messages go before everything else.
+    """
+    first = {index for index in kept if index < leading}
+    rest = [piece for piece in pieces if piece.source not in first]
+    whole = [Keep(piece.source) if piece.source is not None and piece.source in kept else piece for piece in rest]
+    for index in sorted(kept - first - {piece.source for piece in whole}):
         later = (i for i, piece in enumerate(whole) if (piece.source or 0) > index)
         whole.insert(next(later, len(whole)), Keep(index))
-    return tuple(whole)
+    return (*map(Keep, sorted(first)), *whole)
 
 
 def is_record(piece: Piece) -> TypeGuard[Literal]:

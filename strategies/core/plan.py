@@ -59,7 +59,7 @@ def apply(view: View, plan: Plan) -> View:
         _check_span(edit, done, view)
         items.extend(view.items[done : edit.start])
         pinned = view.transcript.pinned & {item.source for item in view.items[edit.start : edit.end]}
-        pieces = with_kept(edit.pieces, pinned) if pinned else edit.pieces
+        pieces = with_kept(edit.pieces, pinned, view.transcript.leading) if pinned else edit.pieces
         items.extend(item_for(piece, view.transcript, view.counter) for piece in pieces)
         done = edit.end
         end_of_head = max(end_of_head, edit.end)

@@ -39,6 +39,7 @@ class TranscriptFields(TypedDict, total=False):
     form: Form | None
     bound_until: int | None
     newest_turn: int
+    leading: int
     pinned: frozenset[int]
 
 
@@ -94,6 +95,8 @@ class Transcript:
     """
     newest_turn: int = 0
     """How many of the last chain messages are the newest turn; 0 if the messages of the last request are unknown."""
+    leading: int = 0
+    """How many first messages end with a vendor's compaction, which must stay where it is; they are pinned, too."""
     pinned: frozenset[int] = frozenset()
     """The chain indices of messages that every view shows unchanged, because a person pinned them."""
     known_sums: Sums | None = field(default=None, compare=False, repr=False)

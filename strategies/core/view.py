@@ -424,9 +424,12 @@ class View:
         """
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
-            waiting[place if place == 0 or place > self.covered_count else behind].append(system)
-        end = self._end_of_turn_in_head
-        placed = [*waiting.pop(0, ()), *[item.message for item in self.front[:end]]]
+            stands = place <= self.transcript.leading or place > self.covered_count
+            waiting[place if stands else behind].append(system)
+        end, placed = self._end_of_turn_in_head, waiting.pop(0, [])
+        for i, item in enumerate(self.front[:end], 1):
+            placed.append(item.message)
+            placed += waiting.pop(i, ()) if i <= self.transcript.leading else ()
         placed += waiting.pop(self.covered_count, ())
         due: Sequence[Message] = ()
         for i, item in enumerate(self.front[end:], end):
@@ -489,7 +492,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
     pinned = {index for index in transcript.pinned if index < covered}
-    pieces: Sequence[Piece] = with_kept(head.pieces, pinned) if head and not has_opaque_head else ()
+    pieces: Sequence[Piece] = with_kept(head.pieces, pinned, transcript.leading) if head and not has_opaque_head else ()
     if head and has_opaque_head:
         pieces = tuple(filter(is_opaque, head.pieces))
         placed = [piece for each in inserted.values() for piece in each]

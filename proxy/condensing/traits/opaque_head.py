@@ -1,28 +1,68 @@
-"""A vendor's own compaction as the head of a view: what is carried for it, at its places, and who can read it."""
+"""A vendor's own compaction: as the head of a view, what is carried for it and who can read it; in a client's list.
+
+The vendor ignores what a client sends before the last one. So that passes as it came and counts nothing: those messages
+are pinned at the beginning of each view. A model that serves no such form reads it all, and so does a server that has
+refused the length of what was sent.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
 from proxy.protocols import compaction
+from proxy.servers.windows import SOURCE
+from strategies.core.parsing import objects_in
 from strategies.core.pieces import carried_in
-from strategies.core.transcript import standing_patches
+from strategies.core.rounds import structure
+from strategies.core.transcript import Transcript, standing_patches
+
+_MARK = b'"compaction"'
 
 
 def shape(context: RequestContext, _now: float) -> RequestContext:
-    known = context.recognised.condensations
+    known, history = context.recognised.condensations, context.history
     maker = compaction.maker(context.request.upstream.base_url, context.request.model)
     readable = tuple(each for each in known if each.is_readable_by(maker))
+    if _is_in_list(context) and (before := _before_last(history.transcript)) is not None:
+        history = history.changed(lambda transcript: _ignoring(transcript, before))
+        readable = tuple(each for each in readable if each.covered > history.transcript.leading)
     recognised = context.recognised._replace(condensations=readable, reader=maker)
-    context = context._replace(recognised=recognised)
+    context = context._replace(recognised=recognised, history=history)
     patches = carried_in(context.recognised.patches)
     return context.with_transcripts(
         lambda transcript: transcript.having(patches=standing_patches(patches, transcript)) if patches else transcript
     )
 
 
+def _is_in_list(context: RequestContext) -> bool:
+    request, policy = context.request, context.policy
+    is_known = compaction.is_served(request.body.endpoint.dialect.name, request.model)
+    is_refused = policy.size_refused is not None or policy.window.source == SOURCE
+    return is_known and not is_refused and _MARK in request.body.data
+
+
+def _before_last(transcript: Transcript) -> int | None:
+    """How many messages of the chain stand before the last compaction; None if there is none."""
+    items = [at for at, each in transcript.systems if _MARK in each.data and each.body.get("type") == "compaction"]
+    said = [(at, each.body.get("content")) for at, each in enumerate(transcript.chain) if _MARK in each.data]
+    blocks = [at for at, content in said for block in objects_in(content) if block.get("type") == "compaction"]
+    return max((*items, *blocks), default=None)
+
+
+def _ignoring(transcript: Transcript, before: int) -> Transcript:
+    """The transcript in which the messages before a compaction count nothing, and stay with those that belong to it."""
+    chain, cuts = transcript.chain, structure(transcript.chain).cuts
+    leading = next(place for place in range(before + 1, len(cuts)) if cuts[place] or place == len(chain))
+    counted = (replace(each, tokens=each.tokens if at >= before else 0) for at, each in enumerate(chain))
+    pinned = transcript.pinned | set(range(leading))
+    return transcript.with_bodies(counted).having(leading=leading, pinned=pinned)
+
+
 def applies(context: RequestContext) -> bool:
-    return bool(context.recognised.condensations) or any(stage.reads_opaque for stage in context.policy.stages)
+    is_readable = context.recognised.condensations or any(stage.reads_opaque for stage in context.policy.stages)
+    return bool(is_readable) or _is_in_list(context)
 
 
 TRAIT = Trait[None]("opaque_head", applies=applies, shape=shape)
