@@ -297,9 +297,7 @@ _NONE = Controls()  # the controls of most requests
 
 
 class Member(NamedTuple):
-    """A member of a body that sets controls."""
-
-    name: str
+    name: str  # of the member of a body that sets controls
     keys: Mapping[str, str]  # the control that each of its keys sets; "" for a key that sets none
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
-from strategies.core.excerpt import again_of, excerpt_of, result_line
+from strategies.core.excerpt import again_of, masked_result
 from strategies.core.handles import handle_of
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.paths import Target, parsed, target, target_in
@@ -106,12 +106,10 @@ class Mask(Strategy):
         is_repeated = call is not None and files.has_later(call)
         if tokens <= self.options.min_tokens:
             return text
-        file = target(call) if call else None
-        if files.keeps(file, tokens):
+        if files.keeps(target(call) if call else None, tokens):
             return text
-        line = result_line(call, file, len(text), tokens, handle, is_repeated=is_repeated, chinese=files.chinese)
-        excerpt = "" if file or is_repeated or tokens <= 2 * self.options.min_tokens else excerpt_of(text)
-        return f"{line}\n{excerpt}" if excerpt else line
+        least = 2 * self.options.min_tokens
+        return masked_result(text, tokens, call, handle, least, is_repeated=is_repeated, chinese=files.chinese)
 
     def _arguments(self, call: ToolCall, files: _Files, handle: str) -> Mapping[str, object] | None:
         arguments = parsed(call.arguments)

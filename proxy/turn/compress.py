@@ -13,6 +13,7 @@ import json
 import logging
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -20,8 +21,7 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from proxy.bodies import wire
 from proxy.bodies.scanning import Tally, scan_members
@@ -29,9 +29,8 @@ from proxy.bodies.wire import Body, ClientRequest
 from proxy.callers.tenants import ALWAYS
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Turn, idle_decision, is_rewritten, last_resort, marked, undecided
-from proxy.condensing.policy import OFF
 from proxy.condensing.turn import Decision, RequestContext
-from proxy.controls import KEYS, Member
+from proxy.controls import KEYS, Member, pipeline_named
 from proxy.conversations.searching import NO_OFFER
 from proxy.errors import BadRequest, ProxyError
 from proxy.log import RequestLine
@@ -42,8 +41,10 @@ from proxy.reasons import Action, Reason, Trigger
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.turn.drive import follow_up, store, take_in
 from proxy.turn.ends import own_reply
-from proxy.turn.reading import AdmittedRequest, ClientGone, PassOn, admit, read_request, require_history, spend
-from strategies import DEFAULT, Pipeline, parse, stages
+from proxy.turn.layer import error_response
+from proxy.turn.read_only import ReadOnly
+from proxy.turn.reading import AdmittedRequest, PassOn, read_request, require_history, spend
+from strategies import DEFAULT, Pipeline, stages
 from strategies.mask import Mask
 from strategies.rows import STAGES, Rows
 from strategies.shorten import Shorten
@@ -53,8 +54,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/compress"
 _OWN = {"session-id": "session", "protocol": "", "rows": "", "mode": ""}  # `mode` is Headroom's: here there is one
-_NOT_HERE = ("session", "history", "if-head", "dry-run")
-_CONFIG = Member("config", _OWN | {key: key for key in KEYS if key not in _NOT_HERE})
+_CONFIG = Member("config", _OWN | {key: key for key in KEYS if key not in ("session", "history", "if-head", "dry-run")})
 _log = logging.getLogger(__name__)
 
 
@@ -68,20 +68,15 @@ def _compressing(endpoint: Endpoint) -> Endpoint:
 _ENDPOINTS = {name: _compressing(endpoint) for name, endpoint in ENDPOINTS.items()}
 
 
-async def _read(line: RequestLine, data: bytes, _: Endpoint, cache: Any, bounds: Any, *, owner: str) -> Body:
+async def _read(line: RequestLine, data: bytes, endpoint: Endpoint, *rest: Any, owner: str) -> Body:
     """Reads a body in the protocol that it names, whose form errors have from then on."""
     if b'"protocol"' in data:  # which may stand anywhere; most bodies need not be parsed for it
-        name = await asyncio.to_thread(_protocol_in, data, Tally(_ENDPOINTS["chat"], bounds, len(data)))
-        line.endpoint = _ENDPOINTS[_word({"protocol": name}, "protocol", _ENDPOINTS) or "chat"]
-    return await wire.read_through_cache(data, line.endpoint or _ENDPOINTS["chat"], cache, bounds, owner=owner)
-
-
-def _protocol_in(data: bytes, tally: Tally) -> object:
-    try:
-        config = scan_members(data.decode(), tally).get(_CONFIG.name)
-    except (ValueError, RecursionError):
-        return None  # who reads it next says what is wrong
-    return config.value.get("protocol") if config and isinstance(config.value, dict) else None
+        with suppress(ValueError, RecursionError):  # who reads it next says what is wrong
+            members = await asyncio.to_thread(scan_members, data.decode(), Tally(endpoint, rest[1], len(data)))
+            config = members[_CONFIG.name].value if _CONFIG.name in members else None
+            named = _word(config, "protocol", _ENDPOINTS) if isinstance(config, dict) else ""
+            endpoint = line.endpoint = _ENDPOINTS[named or "chat"]
+    return await wire.read_through_cache(data, endpoint, *rest, owner=owner)
 
 
 def _word(config: dict[str, Any], key: str, known: Collection[str]) -> str:
@@ -92,56 +87,46 @@ def _word(config: dict[str, Any], key: str, known: Collection[str]) -> str:
     raise BadRequest(f"config.{key} must be one of {', '.join(known)}, not {quoted(value)}.", param=f"config.{key}")
 
 
-class Compress:
-    """What is served at the path."""
+class Compress(ReadOnly):
+    """What is served at the path; errors have the form of the list's protocol, and nothing is passed on."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        came = admit(scope, receive, send)
-        endpoint = came.line.endpoint = _ENDPOINTS["chat"]
+    async def _app(self, came: AdmittedRequest) -> ASGIApp:
+        came.line.endpoint = self.endpoint
         try:
-            asked = await read_request(endpoint, came, partial(_read, came.line))
+            asked = await read_request(self.endpoint, came, partial(_read, came.line))
             with came.client.unless_gone():
                 await spend(came, asked)
                 require_history(asked)
-                response = await _answer(came, asked)
-            await came.answer(response)
-        except ClientGone:
-            await came.leave_unanswered()
-        except (ProxyError, PassOn) as error:
-            if came.is_replying:
-                raise
-            await came.answer(_refusal(came, error))
-        finally:
-            await came.end()
+                return await _answered(came, asked)
+        except (ProxyError, PassOn) as raised:
+            error = raised
+            if isinstance(error, PassOn):
+                error = BadRequest(f"The body must be readable, its list whole ({error.reason}).", param="messages")
+            came.line.error = error.code or error.type
+            return error_response(error, came.line.endpoint.path)
 
 
-def _refusal(came: AdmittedRequest, error: ProxyError | PassOn) -> Response:
-    if isinstance(error, PassOn):  # nothing is passed on from here
-        error = BadRequest(f"The body must be readable, and its list whole ({error.reason}).", param="messages")
-    came.line.error, endpoint = error.code or error.type, came.line.endpoint or _ENDPOINTS["chat"]
-    return Response(endpoint.error_body(error), error.status, dict(error.headers), media_type="application/json")
+COMPRESS = Compress(_ENDPOINTS["chat"])
 
 
-async def _answer(came: AdmittedRequest, asked: ClientRequest) -> Response:
+async def _answered(came: AdmittedRequest, asked: ClientRequest) -> ASGIApp:
     services, controls, config = came.services, asked.controls, asked.body.values.get(_CONFIG.name) or {}
-    keeps_rows = (_word(config, "rows", ("keep", "free")) or ("free" if controls.session else "keep")) == "keep"
+    rows = _word(config, "rows", ("keep", "free")) or ("free" if controls.session else "keep")
     if controls.needs_reading:
         param = controls.param("history" if controls.append else "dry-run")
         raise BadRequest(f"{param} is not for {PATH}, which answers the whole view.", param=param)
-    if keeps_rows:
-        asked = _keeping_rows(services, asked)
-    trusted = came.owner.key is not None or services.settings.tenant_source == "fixed"
-    asked = asked._replace(trust=ALWAYS) if trusted else asked
-    await asked.trust.look_up(services.stored.patience())
-    # An upstream that takes anybody's credential, or none, proves nobody.
-    is_alone = keeps_rows or not (trusted or (asked.trust.credential and asked.trust.may_see_stored))
-    if is_alone:  # under an id that no session has
-        alone = replace(asked.controls, session=secrets.token_hex(), no_store=True)
-        asked = asked._replace(controls=alone)
-    turn, elements = await _decided(services, asked, _by_rows if keeps_rows else _viewed)
+    if came.owner.key is not None or services.settings.tenant_source == "fixed":
+        asked, knows = asked._replace(trust=ALWAYS), True
+    else:  # an upstream that takes any credential, or none, proves nobody
+        await asked.trust.look_up(services.stored.patience())
+        knows = bool(asked.trust.credential) and asked.trust.may_see_stored
+    asked = _keeping_rows(services, asked) if rows == "keep" else asked
+    if is_alone := rows == "keep" or not knows:  # under an id that no session has
+        asked = asked._replace(controls=replace(asked.controls, session=secrets.token_hex(), no_store=True))
+    turn, elements = await _decided(services, asked, _by_rows if rows == "keep" else _viewed)
     came.line.turn, decision = turn, turn.sent.decision
     if is_alone:
-        reason = decision.reason or ("" if keeps_rows else Reason.CREDENTIAL_UNPROVEN)
+        reason = decision.reason or ("" if rows == "keep" else Reason.CREDENTIAL_UNPROVEN)
         turn.sent = turn.sent._replace(decision=decision._replace(session=controls.session or "none", reason=reason))
     return own_reply(_document(turn.sent.decision, elements, await _settled(services, turn)), turn)
 
@@ -156,9 +141,9 @@ async def _decided(services: Services, asked: ClientRequest, decide: Any) -> tup
         sent = services.attempts.of(decision)
         timing.condense += (perf_counter() - started) * 1000
         return Turn(asked, timing, sent), elements or _list_of(sent.decision)
-    except ProxyError:
-        raise
-    except Exception:  # noqa: BLE001
+    except Exception as error:
+        if isinstance(error, ProxyError):
+            raise
         _log.exception("a list could not be compressed; the answer is the list as it came")
         decision = last_resort(asked)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
         return Turn(asked, timing, Attempt(decision)), _list_of(decision)
@@ -187,55 +172,54 @@ async def _viewed(services: Services, context: RequestContext) -> tuple[Decision
 
 def _keeping_rows(services: Services, asked: ClientRequest) -> ClientRequest:
     """The request under the stages that keep rows, unless `off` is asked for or set; raises `BadRequest` for others."""
-    named = asked.controls.strategy
-    if named is not None and not {*named.names} <= {*STAGES, *OFF.names}:
-        param = asked.controls.param("strategy")
-        message = f"{param}: rows keep their places under {'+'.join(STAGES)} only, not under {quoted(named.text)}"
-        raise BadRequest(f"{message}; that needs config.session_id, or config.rows = 'free'.", param=param)
-    if (pipeline := named or parse(services.settings.own("strategy", model=asked.model)) or OFF).is_off:
-        return asked
-    return asked._replace(controls=replace(asked.controls, strategy=Pipeline(STAGES, pipeline.observe)))
+    named, param = asked.controls.strategy, asked.controls.param("strategy")
+    pipeline = named or pipeline_named(services.settings.own("strategy", model=asked.model))
+    if named is not None and not named.is_off and not {*named.names} <= {*STAGES}:
+        needs = "config.session_id, or config.rows = 'free'"
+        raise BadRequest(
+            f"{param}: only {'+'.join(STAGES)} keeps rows; {quoted(named.text)} needs {needs}.", param=param
+        )
+    strategy = pipeline if pipeline.is_off else Pipeline(STAGES, pipeline.observe)
+    return asked._replace(controls=replace(asked.controls, strategy=strategy))
 
 
 async def _by_rows(services: Services, context: RequestContext) -> tuple[Decision, Sequence[bytes]]:
     """The decision on a list whose rows keep their places, and the rows if any is shorter."""
-    if context.is_idle or context.policy.pipeline.is_off:
+    options = [each.options for each in context.policy.stages if isinstance(each, Mask | Shorten)]
+    if context.is_idle or not options or context.sized.budget is None:
         return idle_decision(context), ()
     context = await services.completer.with_counts(context)
-    budget, sent, (mask, shorten) = context.sized.budget, context.history.sent, context.policy.stages
-    assert isinstance(mask, Mask)
-    assert isinstance(shorten, Shorten)
+    sent, is_observed = context.history.sent, context.policy.pipeline.observe
     messages = list(sent.transcript.chain)
     for place, system in reversed(sent.transcript.systems):
         messages.insert(place, system)
-    rows = Rows(context.server.counter, mask.options.min_tokens, shorten.options.min_tokens)
-    if budget is not None:
-        await offload(load_of(messages), rows.go_through, messages, context.sized.overhead, budget)
-    decision = undecided(context, context.policy.below)
+    rows = Rows(context.server.counter, *[each.min_tokens for each in options])
+    await offload(load_of(messages), rows.go_through, messages, context.sized.overhead, context.budget)
     if not rows.saved:
-        return decision, ()
-    action = Action.WOULD_CONDENSE if context.policy.pipeline.observe else Action.CONDENSED
-    decision = decision._replace(tokens_after=sent.tokens - rows.saved, action=action, reason="")
-    decision = decision._replace(trigger=Trigger.THRESHOLD, metadata={"stages": sorted(rows.stages)})
-    if action is Action.WOULD_CONDENSE:
-        return decision, ()
-    texts = [rows.shorter.get(i) for i in range(len(messages))]
-    elements = zip(context.request.body.elements, texts, strict=True)
-    return decision, [each.data if text is None else text.encode("utf-8", "surrogatepass") for each, text in elements]
+        return idle_decision(context), ()
+    decision = undecided(context)._replace(
+        tokens_after=sent.tokens - rows.saved,
+        action=Action.WOULD_CONDENSE if is_observed else Action.CONDENSED,
+        trigger=Trigger.THRESHOLD,
+        metadata={"stages": sorted(rows.stages)},
+    )
+    texts = {i: text.encode("utf-8", "surrogatepass") for i, text in rows.shorter.items()}
+    elements = [texts.get(i, each.data) for i, each in enumerate(context.request.body.elements)]
+    return decision, () if is_observed else elements
 
 
 async def _settled(services: Services, turn: Turn) -> str:
     """Stores the session as after a request that was accepted; returns why the answer is degraded, "" if it is not."""
     turn.reply = turn.reply._replace(status=HTTPStatus.OK, milliseconds=turn.timing.since_start)
     turn.put_down()
-    decision, outage = turn.sent.decision, services.stored.outage
+    decision = turn.sent.decision
+    failure = decision.reason if decision.action is Action.DEGRADED else ""
     if turn.sent.stores:
         await store(services, turn)
         if decision.context.policy.asks_models:
             follow_up(services, turn)
-        if outage.unwritten:
-            return outage.unwritten
-    return decision.reason if decision.action is Action.DEGRADED else ""
+        failure = services.stored.outage.unwritten or failure
+    return failure
 
 
 def _document(decision: Decision, elements: Sequence[bytes], failure: str) -> bytes:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
 
 _MAX_DIGITS = 20  # of a content length that are read
-ReadBody = Callable[..., Awaitable[wire.Body]]  # as `wire.read_through_cache` does
 READ_WHOLE = 1024 * 1024
 """A body that is only passed on is read whole up to this length, so that it can be sent again; else in parts."""
 WATCH_AFTER = 0.05
@@ -242,7 +241,7 @@ async def spend_bytes(came: AdmittedRequest, size: int, tenant: str) -> None:
 
 
 async def read_request(
-    endpoint: Endpoint, admitted: AdmittedRequest, read: ReadBody = wire.read_through_cache
+    endpoint: Endpoint, admitted: AdmittedRequest, read: Callable[..., Awaitable[wire.Body]] = wire.read_through_cache
 ) -> ClientRequest:
     """Reads a request, its body by `read`; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `PassOn`."""
     scope, services, owner, place = admitted.scope, admitted.services, admitted.owner, admitted.place

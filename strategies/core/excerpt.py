@@ -1,4 +1,4 @@
-"""Excerpts: cuts a message in the middle and keeps its beginning and its end.
+"""Excerpts: cuts a message in the middle and keeps its beginning and its end, or leaves a line of it.
 
 Errors, exit codes and totals are at the end of a tool's output, headings at its beginning. A note at the cut says how
 much was left out.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from strategies.core.messages import Message, TokenCounter, ToolCall, dump
-from strategies.core.paths import Target
+from strategies.core.paths import Target, target
 
 ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
 """Matches lines of a result that mention an error."""
@@ -80,9 +80,6 @@ def _note(characters: int) -> str:
     return f"[… {characters:,} characters left out …]"
 
 
-# -- a line in the place of a result ----------------------------------------------------------------------------
-
-
 def excerpt_of(text: str) -> str:
     """The excerpt of a command's output: the last line that mentions an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -91,25 +88,23 @@ def excerpt_of(text: str) -> str:
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 
-def result_line(
-    call: ToolCall | None,
-    file: Target | None,
-    characters: int,
-    tokens: int,
-    handle: str,
-    *,
-    is_repeated: bool,
-    chinese: bool,
+def masked_result(
+    text: str, tokens: int, call: ToolCall | None, handle: str, least: int, *, is_repeated: bool, chinese: bool
 ) -> str:
-    """The line in the place of a result; without a `handle` no search would find it."""
-    again, tool = again_of(file, handle, chinese=chinese), call.name if call else ""
+    """What takes the place of a result: a line, and an excerpt of a command's output of more than `least` tokens."""
+    file, tool = target(call) if call else None, call.name if call else ""
+    again = again_of(file, handle, chinese=chinese)
     if chinese:
         name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""
         later = "；之后又运行过" if is_repeated and not file else ""
-        return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{later}{again}]"
-    where = f" on {file.path}" if file else ""
-    later = "; run again later" if is_repeated and not file else ""
-    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{later}{again}]"
+        line = f"[已省略{name}的结果{where}：{len(text):,} 个字符，{tokens:,} 个 token{later}{again}]"
+    else:
+        where, later = f" on {file.path}" if file else "", "; run again later" if is_repeated and not file else ""
+        line = (
+            f"[result of {tool or 'a tool'}{where} left out: {len(text):,} characters, {tokens:,} tokens{later}{again}]"
+        )
+    excerpt = "" if file or is_repeated or tokens <= least else excerpt_of(text)
+    return f"{line}\n{excerpt}" if excerpt else line
 
 
 def again_of(file: Target | None, handle: str, *, chinese: bool) -> str:
