@@ -484,11 +484,11 @@ class Sums:
                 self._stored.outage.failed("requests were not noted", error)
                 self.noted[ring] = [*noted, *self.noted[ring]][-RING:]
 
-    async def noted_in(self, ring: str, since: float) -> list[NotedRequest]:
-        """The requests of a ring that have ended since then, newest first; raises `StoreError`."""
+    async def noted_in(self, ring: str, since: float, most: int = RING) -> list[NotedRequest]:
+        """The newest requests of a ring that have ended since then, newest first; raises `StoreError`."""
         await self.write()
         items = await self._stored.in_time(self._stored.store.ring(_ring_of(ring)))
-        found = [each for each in noted_in(items) if each.record.ended >= since * 1000]
+        found = [each for each in noted_in(items[-most:]) if each.record.ended >= since * 1000]
         return sorted(found, key=lambda each: -each.record.at)
 
     async def since(self, seconds: int) -> list[tuple[int, Tally[str]]]:

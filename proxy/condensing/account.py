@@ -36,6 +36,7 @@ class Timing:
     count: float = 0.0
     condense: float = 0.0
     upstream: float = 0.0
+    first_byte: float = 0.0  # from the beginning to the first byte of the reply's body; 0 before that was sent
     started: float = field(default_factory=perf_counter)
     sends: int = 0  # more than one if the upstream refused it first
 

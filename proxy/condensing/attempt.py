@@ -198,6 +198,7 @@ def record_of(turn: Turn) -> RequestRecord:
         own=decision.all_own_tokens,
         reread=reread,
         fits=Step.SMALLER not in turn.sent.tried and fits_whole(context),
+        first_byte=min(round(turn.timing.first_byte) or reply.milliseconds, reply.milliseconds),
         cost=in_millionths(cost) if cost and reply.status < HTTPStatus.BAD_REQUEST else 0,
     )
 

@@ -65,13 +65,13 @@ class Admin:
         name_of: Callable[[str], str | None] = lambda _: None,
         named: Callable[[str], Sequence[str]] = lambda tenant: [tenant],
     ) -> None:
-        self._stored, self._name_of, self._named = stored, name_of, named
+        self._stored, self.name_of, self._named = stored, name_of, named
         self._reader = reader
         self._tokenizers = tokenizers
 
     async def list_newest(self, count: int, skipped: int = 0) -> Document:
         """A row for each of the sessions that were saved last, except the newest `skipped`; reads no other."""
-        return await self._listed((await self.newest(skipped + count))[skipped:])
+        return await self.listed((await self.newest(skipped + count))[skipped:])
 
     async def newest(self, count: int) -> list[StoreKey]:
         """The keys of the sessions that were saved last."""
@@ -86,9 +86,10 @@ class Admin:
         keys = await self._keys(tenant)
         if name is not None:
             keys = [key for key in keys if key.name in self.names_of(name)]
-        return await self._listed(keys)
+        return await self.listed(keys)
 
-    async def _listed(self, keys: Iterable[StoreKey]) -> Document:
+    async def listed(self, keys: Iterable[StoreKey]) -> Document:
+        """A row for each of these sessions that is stored, newest first."""
         loaded = [pair async for pair in self.each_session(keys)]
         rows = [self.row(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
@@ -100,7 +101,7 @@ class Admin:
         return unpacked_all(await self._stored.in_time(self._stored.store.journal(key)), session)
 
     def row(self, key: StoreKey, session: Session) -> Document:
-        return {**_summary(key, session), "tenant_name": self._name_of(key.tenant)}
+        return {**_summary(key, session), "tenant_name": self.name_of(key.tenant)}
 
     async def _keys(self, tenant: str | None) -> list[StoreKey]:
         """The keys of all sessions, or of those whose tenant has this name or digest."""
@@ -152,7 +153,7 @@ class Admin:
         pins = list(_pins(session, branches, counter))
         traits = dict.fromkeys(self._stored.records.decoders)  # None, unless the session has them
         document = {**traits, **session_document(key, session, stored, requests), "pins": pins}
-        document["tenant_name"] = self._name_of(key.tenant)
+        document["tenant_name"] = self.name_of(key.tenant)
         return ShownSession(document, session, requests, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str, *, undo: bool = False) -> Document | None:
@@ -340,6 +341,7 @@ def _head(key: StoreKey, session: Session) -> Document:
         "session": key.name,
         "id": session.id,
         "source": session.source,
+        "title": session.title,
         "created_at": session.created_at,
     }
 

@@ -90,6 +90,7 @@ def encode_session(session: Session) -> bytes:
             "forgotten": session.forgotten_ids,
             "dialect": session.dialect,
             "models": session.models,
+            **({"title": session.title} if session.title else {}),
             **({"traits": session.traits} if session.traits else {}),
             **({"compactions": session.compactions} if session.compactions else {}),
         }
@@ -115,6 +116,7 @@ def decode_document(meta: bytes, decoders: Decoders = NOTHING) -> Session | None
         forgotten_ids=tuple(document["forgotten"]),
         dialect=document["dialect"],
         models=tuple(document["models"]),
+        title=document.get("title", ""),
         compactions=tuple(
             ClientCompaction(name, tuple(marks), bytes.fromhex(head))
             for name, marks, head in document.get("compactions", ())

@@ -24,7 +24,7 @@ from proxy.conversations.cards import scope_key, with_shared
 from proxy.conversations.codec import encode_condensation, new_block, record_name, reverted
 from proxy.conversations.recognition import Recognised, new_derived_id
 from proxy.conversations.requests import RequestRecord, amounts
-from proxy.conversations.session import DERIVED, Branch, Session, Tip, openings, unstored_in
+from proxy.conversations.session import DERIVED, Branch, Session, Tip, openings, title_of, unstored_in
 from proxy.conversations.stored import NONE, TRIES, StoredSessions
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.store.access import compress
@@ -237,7 +237,8 @@ class Keeper:
         A session over its quota is stored without blocks, except in append mode. A fork that continues also stores the
         blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
-        before, branch = recognised.session or self._new(recognised), recognised.branch
+        before, branch = recognised.session, recognised.branch
+        before = before or self._new(recognised)._replace(title=title_of(update.transcript.chain))
         session, item = update.after(before, branch, self.clock())
         if update.tip is not None:
             session = session._replace(tip=update.tip)

@@ -76,6 +76,6 @@ async def with_sessions(admin: Admin, noted: Iterable[NotedRequest]) -> list[tup
             known[key] = admin.row(key, session), {each.ended: each for each in await admin.requests_of(key, session)}
     pairs = []
     for key, record in found:
-        row, records = known.get(key) or ({"tenant": key.tenant, "session": "", "id": ""}, {})
+        row, records = known.get(key) or ({"tenant": key.tenant, "session": "", "id": "", "title": ""}, {})
         pairs.append((row, records.get(record.ended, record)))
     return pairs

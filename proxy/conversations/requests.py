@@ -2,7 +2,7 @@
 
 A record is an item in the journal of its session, written together with the session, and has `SIZE` bytes:
 
-    when the request came, its branch, action and trigger, and the condensation in its view
+    when the request came and its reply began, its branch, action and trigger, and the condensation in its view
     its tokens before and after, by our own count, and how that count was made
     the upstream's counts: prompt, cached and reply; and what our own calls for it took
     status, milliseconds, model, window, what it cost, and what it meant: rescued, or saved tokens
@@ -30,6 +30,7 @@ SIZE = _FORM.size  # bytes of one record
 OTHER = "other"
 _ACTIONS, _TRIGGERS, _PRECISIONS = list(Action), list(Trigger), list(Precision)
 _MOST = (1 << 32) - 1
+_AT_BITS, _SHARES = 48, 0xFFFF  # of the time when it came; what is above them is the share of it until the first byte
 
 
 class RequestRecord(NamedTuple):
@@ -55,6 +56,7 @@ class RequestRecord(NamedTuple):
     fits: bool = True  # whether the client's own list would have fitted into the window, as far as that was known
     cost: int = 0  # of its prompt and reply, in millionths of the currency; 0 if the prices are not known
     number: int = 0  # the records of a session count from 1
+    first_byte: int = 0  # milliseconds from its arrival to the first byte of its reply; 0 if that is not known
 
     @property
     def is_answered(self) -> bool:
@@ -83,7 +85,7 @@ class RequestRecord(NamedTuple):
         """The item of the journal, in a session with these models."""
         made = self.condensation
         return _FORM.pack(
-            round(self.at * 1000),
+            round(self.at * 1000) | round(min(self.first_byte / max(self.milliseconds, 1), 1) * _SHARES) << _AT_BITS,
             int(self.branch[1:]) if self.branch != MAIN else 1,
             min(self.before, _MOST),
             min(self.after, _MOST),
@@ -109,7 +111,7 @@ def unpacked(number: int, item: bytes, models: Sequence[str]) -> RequestRecord |
     )
     prompt, cached, reply, own, reread = counts
     return RequestRecord(
-        at / 1000,
+        (at & (1 << _AT_BITS) - 1) / 1000,
         branch_name(branch),
         _ACTIONS[action],
         _TRIGGERS[trigger],
@@ -125,6 +127,7 @@ def unpacked(number: int, item: bytes, models: Sequence[str]) -> RequestRecord |
         bool(flags & 1),
         cost,
         number,
+        round(ms * (at >> _AT_BITS) / _SHARES),
     )
 
 

@@ -33,7 +33,7 @@ from proxy.servers.counting import Anchor
 from strategies.core.cards import MemoryCard, distinct
 from strategies.core.client_compaction import carries
 from strategies.core.condensation import Condensation
-from strategies.core.messages import ROOT, Role, link
+from strategies.core.messages import ROOT, Message, Role, link
 from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
 from strategies.core.reasoning import Bound
@@ -56,6 +56,8 @@ MAX_BRANCHES = 64
 MAX_MODELS = 255
 MAX_MODEL_NAME = 128  # characters
 MAX_COMPACTIONS = 16
+MAX_TITLE = 80  # characters
+_TAG = re.compile(r"\s*<([A-Za-z][\w-]{0,63})>")
 SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
 SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 
@@ -233,6 +235,8 @@ class Session(NamedTuple):
     """Where the id came from: the name of a header or body member, or `derived`."""
     created_at: float
     """Seconds since the epoch."""
+    title: str = ""
+    """The first words of its user, by which people know it; "" in what an earlier version has stored."""
     parent: str | None = None
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
@@ -403,6 +407,17 @@ class Session(NamedTuple):
 
     def with_totals(self, **more: int) -> Session:
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
+
+
+def title_of(messages: Iterable[Message]) -> str:
+    """The first words that a user wrote, behind what agents put before them in tags, such as files and reminders."""
+    for message in messages:
+        text, at = message.text if message.role is Role.USER else "", 0
+        while (tag := _TAG.match(text, at)) and (end := text.find(f"</{tag[1]}>", tag.end())) >= 0:
+            at = end + len(f"</{tag[1]}>")
+        if said := " ".join(text[at : at + 4 * MAX_TITLE].split()):
+            return said[:MAX_TITLE] + ("…" if len(said) > MAX_TITLE else "")
+    return ""
 
 
 def openings(transcript: Transcript) -> tuple[TurnStart, ...]:

@@ -26,14 +26,20 @@ def balance(net: float, rescuing: float, currency: str) -> str:
     return f"{told}; rescuing cost {money(rescuing, currency)}" if rescuing else told
 
 
-def spent_and_saved(sums: Mapping[str, int], currency: str) -> str:
-    """What requests have cost, and the balance of condensing. Own calls are shared out by their tokens."""
-    get, about = Counter(sums), "about " if sums.get("unreported") else ""
+def net_and_rescuing(sums: Mapping[str, int]) -> tuple[float, float]:
+    """What was saved less what was paid on the same requests, and what rescuing cost; own calls by their tokens."""
+    get = Counter(sums)
     own = get["own_cost"] * min(get["rescue_own_tokens"] / max(get["own_tokens"], 1), 1)
     rescuing = get["rescue_reread_cost"] + round(own)
     net = get["saved_cost"] - (get["own_cost"] + get["reread_cost"] - rescuing)
-    told = balance(net / MILLION, rescuing / MILLION, currency)
-    return f"{about}{money(get['cost'] / MILLION, currency)} spent; {told}"
+    return net / MILLION, rescuing / MILLION
+
+
+def spent_and_saved(sums: Mapping[str, int], currency: str) -> str:
+    """What requests have cost, and the balance of condensing."""
+    about = "about " if sums.get("unreported") else ""
+    told = balance(*net_and_rescuing(sums), currency)
+    return f"{about}{money(sums.get('cost', 0) / MILLION, currency)} spent; {told}"
 
 
 def figures(sums: Mapping[str, int], currency: str) -> Iterator[tuple[str, str]]:

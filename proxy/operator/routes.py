@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from proxy import VERSION
 from proxy.callers.operators import UNKNOWN, Operator, Operators, opens_handles
@@ -65,7 +65,10 @@ async def readyz(request: Request) -> Response:
 
 
 async def root(request: Request) -> Response:
-    """Answers `HEAD /`, with which clients probe an address; there is nothing else at the root."""
+    """Answers `HEAD /`, with which clients probe an address, and leads browsers to the pages, where there are any."""
+    is_browser = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if is_browser and not request.app.state.services.operators.is_closed:
+        return RedirectResponse("_condenser/", HTTPStatus.SEE_OTHER, _PRIVATE)
     if request.method != "HEAD":
         raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response()

@@ -205,6 +205,8 @@ class _Reply:
             body = message.get("body")
             if body and not self._newest:
                 self._line.first_byte = perf_counter() - self._line.started
+                if self._line.turn is not None:
+                    self._line.turn.timing.first_byte = self._line.first_byte * 1000
             self._newest = body or self._newest
             self._line.is_complete = not message.get("more_body", False)
         return self._send(message)

@@ -1,5 +1,6 @@
 """The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
 
+import json
 import logging
 import re
 import time
@@ -11,10 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from proxy.commands.sessions import lines_of
+from proxy.conversations.session import title_of
 from proxy.operator.dashboard import overview
 from proxy.settings.token import CODE_LIFE, COOKIE_LIFE, is_valid_cookie, new_code, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
+from strategies.core.messages import Reader
+from strategies.dialects.chat import CHAT
 from tests.support import wire
 from tests.support.admin_api import admin, only_place, only_session
 from tests.support.replies import error
@@ -98,7 +102,7 @@ def test_a_record_that_rules_wrote_in_a_models_place_says_why_everywhere(caplog:
         assert " condensed by threshold, record by rules ready: summary-empty, +" in caplog.text
         shown = " ".join(lines_of(only_session(stage.proxy.url, token="operator")))
         assert ": used, semantic by threshold, record by rules: summary-empty," in " ".join(shown.split())
-        body = page(stage, f"pages/{session_of(stage)}", signed_in(stage)).body
+        body = page(stage, f"pages/{session_of(stage)}?tab=condensations", signed_in(stage)).body
         assert b"Record by rules: <code>summary-empty</code>." in body
 
 
@@ -218,12 +222,14 @@ def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest
             stage.ask(chat(4), controls(session=name))
         cookie = signed_in(stage)
         monkeypatch.setattr(SqliteStore, "load", counted)
-        assert b"4 requests fitted" in page(stage, "", cookie).body
-        assert len(loads) == 2
+        first = page(stage, "", cookie).body
+        assert b"4 requests fitted" in first
+        assert [f">{name}<".encode() in first for name in ("garden", "a", "b", "c")] == [True, False, False, False]
+        assert len(loads) == 1  # something has happened in that one only
         first, second = (page(stage, f"pages/sessions?page={n}", cookie).body for n in (1, 2))
         assert (b">c<" in first, b">b<" in first, b"Next page" in first) == (True, False, True)
         assert (b">c<" in second, b">b<" in second) == (False, True)
-        assert len(loads) == 6
+        assert len(loads) == 5
         assert b">garden<" in page(stage, "pages/sessions?sort=rescued", cookie).body
 
 
@@ -283,3 +289,132 @@ def test_the_figures_of_the_pages_are_those_of_the_records() -> None:
     parts = {name.strip(): int(size.replace(",", "")) for name, size in re.findall(r"([a-z ]+) ([\d,]*\d)", bar[1])}
     assert sum(parts.values()) == 4_096
     assert 4_096 - parts["free"] == answered[-1]
+
+
+def test_a_browser_at_the_root_is_led_to_the_pages_and_no_program_is() -> None:
+    def at_root(stage: Stage, *headers: tuple[str, str], method: str = "GET") -> Answer:
+        return wire.request(stage.proxy.url, method, "/", b"", list(headers))
+
+    with watched() as stage:
+        led = at_root(stage, ("Accept", "text/html,application/xhtml+xml,*/*;q=0.8"))
+        assert (led.status, led.header("location")) == (303, "_condenser/")
+        assert [at_root(stage).status, at_root(stage, ("Accept", "*/*")).status] == [404, 404]
+        assert at_root(stage, ("Accept", "text/html"), method="HEAD").status == 200
+    with proxy_with_upstream(admin={"token": None}) as stage:
+        assert at_root(stage, ("Accept", "text/html")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("hours", "chosen"),
+    [((), "24h"), ((0,), "1h"), ((0, 3), "24h"), ((0, 30), "24h"), ((30, 50), "7d")],
+    ids=["nothing", "one hour", "one day", "more than a day", "none today"],
+)
+def test_the_range_is_chosen_that_has_data(hours: tuple[int, ...], chosen: str) -> None:
+    now = 1_700_000_000.0
+    slots = [(int(now - 60 - 3_600 * each) // 300 * 300, {"requests": 1}) for each in hours]
+    assert overview.fitting(slots, now) == chosen
+
+
+def test_requests_are_filtered_by_what_was_done_status_model_tenant_and_cause() -> None:
+    with watched() as stage:
+        for rounds, force in ((2, None), (21, None), (22, "true")):
+            stage.ask(chat(rounds), controls(session="shed", force=force))
+        stage.upstream.answer(lambda _exchange: error(500))
+        stage.post(body_of(chat(2)), controls(session="shed"))
+        stage.upstream.answer(None)
+        stage.proxy.quiet()
+        cookie = signed_in(stage)
+
+        def count(query: str) -> int:
+            return page(stage, f"pages/requests?{query}", cookie).body.count(b'<tr><th scope="row"')
+
+        tenant = admin(stage, token="operator").json()["data"][0]["tenant"]
+        found = {
+            query: count(query)
+            for query in (
+                *("", "action=condensed", "action=passed", "status=500", "status=200", f"model={stage.model}"),
+                *("model=other", f"tenant={tenant}", "tenant=other", "cause=forced", "cause=none&status=200", "q=shed"),
+                *("show=failed&status=500", "show=failed&status=400", "show=condensed&cause=forced", "cause=%3Cb%3E"),
+            )
+        }
+        assert found == {
+            "": 5,
+            "action=condensed": 3,
+            "action=passed": 2,
+            "status=500": 1,
+            "status=200": 4,
+            f"model={stage.model}": 5,
+            "model=other": 0,
+            f"tenant={tenant}": 5,
+            "tenant=other": 0,
+            "cause=forced": 1,
+            "cause=none&status=200": 1,
+            "q=shed": 4,
+            "show=failed&status=500": 1,
+            "show=failed&status=400": 0,
+            "show=condensed&cause=forced": 1,
+            "cause=%3Cb%3E": 0,
+        }
+
+
+def test_a_condensation_says_which_names_its_text_lacks() -> None:
+    with proxy_with_upstream(strategy="half-window", window=4_096, admin={"token": "operator"}) as stage:
+        said = ["The key is in /srv/shed/box-17.toml now.", *["Then we wait for the rain."] * 9]
+        messages = [
+            {"role": role, "content": text}
+            for told in said
+            for role, text in (("user", "And then?"), ("assistant", told))
+        ]
+        asked = [*messages, {"role": "user", "content": "And now?"}]
+        made = stage.ask(asked, controls(session="shed", force="true")).condensation
+        place = f"/_condenser/{session_of(stage)}"
+
+        def lacks() -> bool:
+            path = f"{place.removeprefix('/_condenser/')}?condensation={made}"
+            body = page(stage, f"pages/{path}", signed_in(stage)).body.decode()
+            return "/srv/shed/box-17.toml" in body.partition("Names that are missing")[2].partition("</section>")[0]
+
+        assert not lacks()
+        rows = {row["text"]: row["id"] for row in admin(stage, place, token="operator").json()["ledger"]}
+        dropping = f"{place}/ledger/{rows['/srv/shed/box-17.toml']}?now=true"
+        assert admin(stage, dropping, "DELETE", token="operator").status == 200
+        assert lacks()
+
+
+def test_a_form_drops_a_line_and_takes_a_revert_back() -> None:
+    with watched() as stage:
+        cookie, path = signed_in(stage), session_of(stage)
+        session = admin(stage, f"/_condenser/{path}", token="operator").json()
+        line, made = session["ledger"][0]["id"], session["latest_condensation"]
+        form = {"form": form_of(stage, cookie), "branch": "main"}
+        for fields, place in (
+            ({"do": "drop", "id": line, "tab": "memory"}, f"l-{line}"),
+            ({"do": "revert", "id": made, "tab": "condensations"}, f"c-{made}"),
+            ({"do": "restore", "id": made, "tab": "condensations"}, f"c-{made}"),
+        ):
+            answer = posted(stage, path, {**form, **fields}, cookie)
+            back = f"{path.split('/')[-1]}?tab={fields['tab']}&branch=main&done={fields['do']}#{place}"
+            assert (answer.status, answer.header("location")) == (303, back)
+        assert posted(stage, path, {**form, "do": "drop", "id": "ffffffff"}, cookie).status == 404
+        after = admin(stage, f"/_condenser/{path}", token="operator").json()
+        assert [row["id"] for row in after["ledger"] if row["dropped"]] == [line]
+        assert [each["reverted"] for each in after["condensations"]] == [False]
+        for tab in ("now", "condensations", "requests", "memory", "nonsense"):
+            assert page(stage, f"pages/{path}?tab={tab}", cookie).status == 200
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        (["Fix  the\ntest."], "Fix the test."),
+        (["<system-reminder>\nfiles\n</system-reminder>\n <env>x</env> Fix it."], "Fix it."),
+        (["<environment_context>here</environment_context>", "Fix it."], "Fix it."),
+        (["<b>unclosed Fix it."], "<b>unclosed Fix it."),
+        (["word " * 40], ("word " * 40)[:80] + "…"),
+        ([""], ""),
+    ],
+)
+def test_a_session_is_named_by_its_first_words(said: list[str], title: str) -> None:
+    bodies = [{"role": "user", "content": text} for text in said]
+    messages = [Reader().read(json.dumps(body), body, 1, CHAT) for body in bodies]
+    assert title_of(messages) == title

@@ -43,7 +43,7 @@ def test_failed_and_rescued_requests_are_listed_after_any_number_of_other_sessio
         assert "3 requests failed." in first
         link = re.search(r"(requests\?show=failed[^\"]*)", first)
         assert link is not None
-        assert link[1] == "requests?show=failed&amp;range=24h"
+        assert link[1] == "requests?show=failed&amp;range=1h"
         failed = shown(stage, "show=failed&range=24h")
         assert [">garden<" in row for row in failed].count(True) == 1
         assert ["not stored" in row for row in failed].count(True) == 2

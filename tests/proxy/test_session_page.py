@@ -53,7 +53,7 @@ def test_the_scale_fits_the_window_and_the_full_history_leaves_it() -> None:
 
 def test_a_sign_leads_to_its_condensation() -> None:
     figure = drawn([record(before=10, after=10), record(number=2, before=30, after=20, **CONDENSED)])
-    assert '<a href="#c-c1"><title>request 2: 30 to 20 tokens</title>' in figure
+    assert '<a href="?tab=condensations&amp;branch=main#c-c1"><title>request 2: 30 to 20 tokens</title>' in figure
 
 
 def test_the_parts_of_the_window_are_those_of_the_last_answered_request() -> None:

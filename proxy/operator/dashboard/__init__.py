@@ -12,12 +12,14 @@ it, and the content security policy allows only the one script file.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from http import HTTPStatus
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -30,8 +32,11 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.callers.operators import UNKNOWN, Operator
 from proxy.controls import Controls
 from proxy.conversations.admin import ShownSession
-from proxy.conversations.noted import NOTED, newest_requests, with_sessions
-from proxy.conversations.totals import notices, sentence
+from proxy.conversations.drops import ledger_of
+from proxy.conversations.noted import NO_SESSION, NOTED, NotedRequest, newest_requests, with_sessions
+from proxy.conversations.requests import RequestRecord
+from proxy.conversations.session import title_of
+from proxy.conversations.totals import MILLION, notices, sentence
 from proxy.errors import BadRequest
 from proxy.log import LINE
 from proxy.operator.dashboard import overview, session
@@ -50,6 +55,8 @@ COOKIE = "condenser-dashboard"
 _MAX_CARDS = 200
 _MAX_ROWS = 200  # requests of one session in its table
 _LISTED = 100  # sessions whose requests are listed
+_NEWEST = 300  # requests of each ring among which the newest sessions of the overview are looked for
+TABS = {"now": "Now", "condensations": "Condensations", "requests": "Requests", "memory": "Memory"}
 _MAX_FORM = 8 * 1024  # bytes
 _MAX_DIGITS = 9
 _STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -207,12 +214,12 @@ async def _acted(request: Request, services: Services, path: str, form: Form) ->
         raise HTTPException(HTTPStatus.NOT_FOUND)
     if form["do"] == "delete":
         return RedirectResponse("../../sessions", HTTPStatus.SEE_OTHER, _HEADERS)
-    back = {name: form[name] for name in ("branch", "from") if form.get(name)} | {"done": form["do"]}
+    back = {name: form[name] for name in ("tab", "branch", "from") if form.get(name)} | {"done": form["do"]}
     place = ""
     if form["do"] in ("pin", "unpin") and (at := form.get("message", "")).isdecimal():
         back["at"], place = at, f"#m-{at}"
-    elif form["do"] == "revert":
-        place = f"#c-{quote(form.get('id', ''))}"
+    elif form["do"] in _PLACES:
+        place = f"#{_PLACES[form['do']]}-{quote(form.get('id', ''))}"
     return RedirectResponse(f"{key[1]}?{urlencode(back)}{place}", HTTPStatus.SEE_OTHER, _HEADERS)
 
 
@@ -237,6 +244,8 @@ def _card_in(form: Form) -> dict[str, str]:
 
 _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] = {
     "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
+    "restore": lambda services, key, form: services.admin.revert(key, form.get("id", ""), undo=True),
+    "drop": lambda services, key, form: services.admin.drop(key, form.get("id", ""), now=form.get("now") == "true"),
     "pin": lambda services, key, form: services.admin.pin(key, _place_in(form)),
     "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
     "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
@@ -245,6 +254,8 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
     "delete": lambda services, key, _form: services.admin.delete(key),
 }
 """The actions of buttons, by the member `do` of their forms; a false result means that there is no such thing."""
+_PLACES = {"revert": "c", "restore": "c", "drop": "l"}
+"""What an action comes back to: the beginning of the name of its place on the page."""
 
 
 # Pages
@@ -285,25 +296,25 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
 
 async def _requests(request: Request, services: Services, form: str) -> Response:
     query, admin, size = request.query_params, services.admin, overview.LISTED
-    show, words, number, within = query.get("show", ""), query.get("q", ""), _page_number(query), _range(query, "")
-    here = slice((number - 1) * size, number * size)
-    if show in NOTED:
+    show, number, within = query.get("show", ""), _page_number(query), _range(query, "")
+    if is_noted := show in NOTED:
         noted = await services.sums.noted_in(show, overview.begin(within, services.clock()))
-        meant = [(word.lower(), admin.names_of(word)) for word in words.split()]
-        kept = [
-            each
-            for each in noted
-            if all(word in each.record.model.lower() or each.key.name in names for word, names in meant)
+        unread = {"id": "", "title": ""}
+        listed = [
+            overview.ListedRequest({"tenant": key.tenant, "session": key.name, **unread}, one) for key, one in noted
         ]
-        count, pairs = len(kept), await with_sessions(admin, kept[here])
-        shown = [overview.ListedRequest(row, each) for row, each in pairs]
     else:
-        listed = [overview.ListedRequest(row, each) for row, each in await newest_requests(admin, _LISTED)]
-        found = overview.requests(listed, words)
-        count, shown = len(found), found[here]
-    values: dict[str, Any] = {"rows": shown, "count": count, "page": number, "size": size, "sessions": _LISTED}
-    values |= {"show": show, "q": words, "range": within}
-    return _page("requests.html", request, form, shows=overview.SHOWS, **values)
+        newest = starmap(overview.ListedRequest, await newest_requests(admin, _LISTED))
+        listed = sorted(newest, key=lambda one: -one.record.at)
+    found = overview.requests(listed, query, admin.names_of)
+    rows: Sequence[tuple[Any, RequestRecord]] = found[(number - 1) * size : number * size]
+    if is_noted:
+        shown = (NotedRequest(StoreKey(row["tenant"], row["session"]), one) for row, one in rows)
+        rows = await with_sessions(admin, shown)
+    values: dict[str, Any] = {"rows": rows, "count": len(found), "page": number, "size": size, "sessions": _LISTED}
+    values |= {"show": show, "query": query, "range": within, "currency": services.settings.currency}
+    values["given"] = {name: sorted({of(one) for one in listed}) for name, of in overview.FILTERS.items()}
+    return _page("requests.html", request, form, tenant=admin.name_of, **values)
 
 
 def _range(query: Mapping[str, str], default: str) -> str:
@@ -314,11 +325,16 @@ def _range(query: Mapping[str, str], default: str) -> str:
 
 
 async def _overview(request: Request, services: Services, form: str) -> Response:
-    name = _range(request.query_params, "24h")
-    seconds, _ = overview.RANGES[name]
-    shown = overview.in_range(name, await services.sums.since(seconds), services.clock())
-    listed, ready = await services.admin.list_newest(overview.NEWEST), await readiness(services)
-    currency = services.settings.currency
+    now, admin, currency = services.clock(), services.admin, services.settings.currency
+    slots = await services.sums.since(max(seconds for seconds, _ in overview.RANGES.values()))
+    name = _range(request.query_params, "") or overview.fitting(slots, now)
+    shown, ready = overview.in_range(name, slots, now), await readiness(services)
+    # Sessions in which something happened are those of the requests that the figures count.
+    rings = [ring for ring, amount in NOTED.items() if shown.total[amount]]
+    noted = [one for ring in rings for one in await services.sums.noted_in(ring, overview.begin(name, now), _NEWEST)]
+    keys = dict.fromkeys(one.key for one in sorted(noted, key=lambda one: -one.record.at) if one.key != NO_SESSION)
+    happened = (await admin.listed(list(keys)[: overview.NEWEST]))["data"]
+    rows = happened or (await admin.list_newest(overview.NEWEST))["data"]
     return _page(
         "overview.html",
         request,
@@ -326,11 +342,11 @@ async def _overview(request: Request, services: Services, form: str) -> Response
         shown=shown,
         ranges=list(overview.RANGES),
         sentence=sentence(shown.total, currency),
-        tiles=overview.tiles(shown.total),
+        tiles=overview.tiles(shown.total, currency),
         notices=notices(shown.total, ready),
-        newest=[{**row, "saved": overview.saved(row)} for row in listed["data"]],
+        newest=overview.sessions(rows, "", ""),
+        has_happened=bool(happened),
         ready=ready,
-        currency=currency,
     )
 
 
@@ -352,7 +368,7 @@ async def _session(request: Request, services: Services, key: StoreKey, shown: S
         role = messages[number].role.value
         return _page("message.html", request, form, number=number, role=role, text=whole, branch=name)
     if "condensation" in query:
-        made = session.details_of(query["condensation"], _branch_of(shown, name))
+        made = await asyncio.to_thread(session.details_of, query["condensation"], _branch_of(shown, name))
         if made is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         return _page("condensation.html", request, form, made=made, branch=name, id=query["condensation"])
@@ -376,10 +392,14 @@ def _session_page(shown: ShownSession, name: str, query: Mapping[str, str], serv
     total = {**total, "own_cost": round(total.get("own_tokens", 0) * prices.input)} if prices else total
     return {
         "session": shown.document,
+        "currency": currency,
+        "tabs": TABS,
+        "tab": query["tab"] if query.get("tab") in TABS else "now",
+        "ledger": ledger_of(shown.session, branch.applied),
         "names": sorted(((each, len(found)) for each, found in shown.branches.items()), key=lambda pair: -pair[1]),
         "branch": name,
         "sentence": sentence(total, currency),
-        "opening": session.opening(branch),
+        "opening": session.visible(title_of(messages)),
         "window": session.window_of(branch, pins),
         "plot": session.plot(branch, limits),
         "requests": branch.requests[-_MAX_ROWS:][::-1],
@@ -417,6 +437,8 @@ def _said(query: Mapping[str, str], window: int | None) -> str:
         + (f" All pinned messages together may take {window // PIN_SHARE:,} tokens." if window else ""),
         "unpin": "The message is no longer pinned.",
         "revert": "The condensation is taken back: the longer prompt is sent again where it fits.",
+        "restore": "The revert is taken back: the condensation is applied again.",
+        "drop": "The line is dropped from the ledger.",
         "forget": "The memory card is deleted.",
         "remember": "The memory card is added.",
         "edit": "The memory card is changed.",
@@ -451,7 +473,8 @@ def _environment() -> Environment:
     templates.filters.update(
         moment=_moment, minute=_minute, thousands=lambda number: f"{number:,.0f}", visible=session.visible
     )
-    templates.filters["done"] = lambda action: overview.DONE.get(action, action)
+    templates.filters["seconds"] = lambda milliseconds: f"{milliseconds / 1000:.2f}" if milliseconds else "-"
+    templates.filters["cost"] = lambda cost: f"{cost / MILLION:,.4f}" if cost else "-"
     return templates
 
 

@@ -7,13 +7,13 @@ they were sent shorter (rescued), what was saved on requests that would have fit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from proxy.conversations.requests import RequestRecord
+from proxy.conversations.totals import money, net_and_rescuing
 from proxy.operator.plots import Column, Series, column_plot
-from proxy.reasons import Action
 
 NEWEST = 15  # sessions on the overview
 PAGE = 50  # sessions on a page of the list
@@ -21,7 +21,7 @@ LISTED = 100  # requests on a page of their list
 RANGES: Mapping[str, tuple[int, int]] = {"1h": (3_600, 300), "24h": (86_400, 1_800), "7d": (7 * 86_400, 3 * 3_600)}
 """The ranges of the overview: their seconds, and the seconds of one column in its charts."""
 Totals = Mapping[str, int]
-TOKENS = (Series("sent to the model", 0), Series("condensed away", 2))
+TOKENS = (Series("sent to the model", 0), Series("left out, gross", 2))
 KINDS = (Series("unchanged", 0), Series("condensed history", 2), Series("failed", 1))
 
 
@@ -40,6 +40,14 @@ def begin(name: str, now: float) -> int:
         return 0
     seconds, step = RANGES[name]
     return (int(now - seconds) // step + 1) * step
+
+
+def fitting(slots: Iterable[tuple[int, Totals]], now: float) -> str:
+    """The range that has data: an hour if all came in it, a day, and a week if nothing came in the last day."""
+    times = [at for at, found in slots if found.get("requests")]
+    if times and max(times) < begin("24h", now):
+        return "7d"
+    return "1h" if times and min(times) >= begin("1h", now) else "24h"
 
 
 def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Range:
@@ -64,7 +72,12 @@ def in_range(name: str, slots: Iterable[tuple[int, Totals]], now: float) -> Rang
     return Range(
         name,
         total,
-        column_plot("Prompt tokens", f"Prompt tokens, by our own count. {each}", TOKENS, tokens),
+        column_plot(
+            "Prompt tokens",
+            f"Prompt tokens, by our own count; gross counts rescued requests too. {each}",
+            TOKENS,
+            tokens,
+        ),
         column_plot("Requests", f"Requests by what was done with them. {each}", KINDS, requests),
     )
 
@@ -77,23 +90,21 @@ def kinds(total: Counter[str]) -> tuple[int, int, int]:
     return max(answered - condensed, 0), min(condensed, answered), failed
 
 
-def tiles(total: Mapping[str, int]) -> list[tuple[str, str, int, str]]:
+def tiles(total: Mapping[str, int], currency: str) -> list[tuple[str, str, int | str, str]]:
     """The figures of the overview: the name of each, where it leads, its amount, and what it counts."""
-    get = Counter(total)
+    get, rescued = Counter(total), "requests?show=rescued"
+    net = money(net_and_rescuing(total)[0], currency) if get["cost"] else "no prices"
+    own = f"tokens, in {get['own_calls']:,} calls of Condenser"
     return [
+        ("Requests rescued", rescued, get["rescued"], f"of {get['requests']:,}: did not fit uncondensed"),
         (
-            "Requests rescued",
-            "requests?show=rescued",
-            get["rescued"],
-            f"of {get['requests']:,}: did not fit uncondensed",
+            "Tokens saved, gross",
+            "sessions?sort=saved",
+            get["saved_tokens"],
+            "on requests that would have fitted anyway",
         ),
-        ("Tokens saved", "sessions?sort=saved", get["saved_tokens"], "on requests that would have fitted anyway"),
-        (
-            "Own model calls",
-            "sessions?sort=own",
-            get["own_tokens"],
-            f"tokens, in {get['own_calls']:,} calls of Condenser",
-        ),
+        ("Saved, net", "sessions?sort=saved", net, "gross, less own calls and lost cache hits of the same requests"),
+        ("Own model calls", "sessions?sort=own", get["own_tokens"], own),
         ("Lost cache hits", "requests?show=reread", get["reread_tokens"], "tokens read anew after a condensation"),
         ("Failed", "requests?show=failed", get["failed"], "requests without an answer"),
     ]
@@ -126,35 +137,30 @@ def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[d
     return [{**row, "saved": saved(row)} for row in sorted(matches, key=key, reverse=True)]
 
 
-SHOWS: Mapping[str, str] = {
-    "": "all",
-    "rescued": "rescued",
-    "condensed": "newly condensed",
-    "failed": "failed",
-    "degraded": "degraded",
-    "reread": "with lost cache hits",
-}
-"""What the list of requests can show, in words: the newest of all, or one of the rings of `requests.NOTED`."""
-
-
-DONE: Mapping[str, str] = {
-    Action.PASSED: "unchanged",
-    Action.REPLAYED: "condensed earlier",
-    Action.CONDENSED: "newly condensed",
-    Action.WOULD_CONDENSE: "only observed",
-    Action.BYPASSED: "bypassed",
-    Action.DEGRADED: "degraded",
-}
-"""What was done with a request, in words, by the value of `X-Condenser-Action`."""
-
-
 class ListedRequest(NamedTuple):
     session: Mapping[str, Any]
     record: RequestRecord
 
 
-def requests(listed: Iterable[ListedRequest], query: str) -> list[ListedRequest]:
-    """The requests that words of the session or the model leave, newest first."""
-    words = query.lower().split()
-    found = [one for one in listed if all(word in f"{one.session['id']} {one.record.model}".lower() for word in words)]
-    return sorted(found, key=lambda one: -one.record.at)
+FILTERS: Mapping[str, Callable[[ListedRequest], str]] = {
+    "action": lambda one: one.record.action,
+    "cause": lambda one: one.record.trigger,
+    "status": lambda one: str(one.record.status),
+    "model": lambda one: one.record.model,
+    "tenant": lambda one: one.session["tenant"],
+}
+
+
+def requests(
+    listed: Sequence[ListedRequest], query: Mapping[str, str], names_of: Callable[[str], Collection[str]]
+) -> list[ListedRequest]:
+    """The requests that the filters and the words of a query leave."""
+    words = [(word.lower(), names_of(word)) for word in query.get("q", "").split()]
+
+    def is_meant(one: ListedRequest) -> bool:
+        row, model = one.session, one.record.model
+        told = f"{row['id']} {row['title']} {model}".lower()
+        is_named = all(word in told or row["session"] in names for word, names in words)
+        return is_named and all(query.get(name) in (None, "", of(one)) for name, of in FILTERS.items())
+
+    return [one for one in listed if is_meant(one)]

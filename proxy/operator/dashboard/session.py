@@ -16,18 +16,20 @@ from proxy.operator.plots import Line, Mark, line_plot
 from proxy.reasons import Action, Trigger
 from strategies.core.budget import Budget, Cause
 from strategies.core.condensation import Condensation
-from strategies.core.ledger import split_ledger
+from strategies.core.findings import other_names_in, users_names_in
+from strategies.core.ledger import said_in_line, split_ledger
 from strategies.core.messages import Dialect, Message, Role, Value
+from strategies.core.names import ranked_names
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, is_record
 from strategies.core.transcript import Transcript
 
 PAGE = 200  # messages on a page
 SHOWN = 600  # characters that are shown of a message before it is unfolded
-_OPENING = 160  # characters of the first user message under the title
 _DRAWN = 1_000  # requests in the plot
 _TRIGGERS = {Cause.SHARE: "trigger", Cause.MOST: "trigger (marks.most)", Cause.STEP: "trigger (price step)"}
 _FAR = 4
+_READ = 500  # newest replaced messages in which names are looked for that a record lacks
 _ABOVE = 1.2  # how far above the window the scale of the plot ends
 
 CAUSES: Mapping[str, str] = {
@@ -120,7 +122,12 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
         return ""
     places = {made.id: place for place, made in enumerate(branch.condensations, 1)}
     marks = [
-        Mark(i, _SHAPES.get(record.trigger, "○"), _told(record, places.get(record.condensation)), _link(record))
+        Mark(
+            i,
+            _SHAPES.get(record.trigger, "○"),
+            _told(record, places.get(record.condensation)),
+            _link(record, branch.name),
+        )
         for i, record in enumerate(records, 1)
         if record.action is Action.CONDENSED
     ]
@@ -155,8 +162,9 @@ def _told(record: RequestRecord, place: int | None) -> str:
     return f"{named}request {record.number}: {record.before:,} to {record.after:,} tokens"
 
 
-def _link(record: RequestRecord) -> str:
-    return f"#c-{record.condensation}" if record.condensation else ""
+def _link(record: RequestRecord, branch: str) -> str:
+    place = f"?tab=condensations&branch={branch}#c-{record.condensation}"
+    return place if record.condensation else ""
 
 
 _PARTS: Mapping[str, str] = {
@@ -252,12 +260,6 @@ def whole_text(message: Message) -> str:
     return "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
 
 
-def opening(branch: Branch) -> str:
-    """The beginning of what the user said first, by which people know a session."""
-    text = next((message.text for message in branch.messages if message.role is Role.USER), "")
-    return visible(" ".join(text[:_OPENING].split()) + ("…" if len(text) > _OPENING else ""))
-
-
 def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> MessageRow:
     message = branch.messages[number]
     text = whole_text(message)
@@ -311,15 +313,19 @@ def details_of(wanted: str, branch: Branch) -> dict[str, Any] | None:
     stages = [stage for stage in made.metadata.values() if isinstance(stage, Mapping)]
     kinds = [is_record(piece) for piece in made.pieces if isinstance(piece, Literal)]
     texts = list(zip(_texts(made, branch), kinds, strict=True))
-    written = [text for text, is_record in texts if is_record]
-    ledger = split_ledger("\n".join(written))[1] if written else None
+    covered, told = [branch.messages[i] for i in _covered_by(made, branch)], "\n".join(text for text, _ in texts)
+    named = ranked_names([[*users_names_in(message), *other_names_in(message)] for message in covered[-_READ:]])
+    parted = [split_ledger(text) for text, is_record in texts if is_record]
     return {
         "place": place + 1,
-        "written": written,
+        "written": [text for text, _ in parted if text],
         "stand_ins": [text for text, is_record in texts if not is_record],
         "replaced": [_row(branch, i, is_condensed=True, pin="") for i in _covered_by(made, branch) if i not in earlier],
-        "said": [line.removeprefix("- ") for line in ledger.said] if ledger else [],
-        "names": list(ledger.names) if ledger else [],
+        "stands_for": made.stands_for,
+        "kept": sum(isinstance(piece, Keep) for piece in made.pieces),
+        "missing": [name for name in named if name not in told],
+        "said": [said_in_line(line) for _, ledger in parted for line in ledger.said],
+        "names": [name for _, ledger in parted for name in ledger.names],
         "votes": [vote for stage in stages for vote in stage.get("judge_votes", ())],
     }
 
