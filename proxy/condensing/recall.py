@@ -30,6 +30,7 @@ from typing import NamedTuple
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.conversations.cards import combined_cards
+from proxy.conversations.drops import says_dropped
 from proxy.conversations.searching import NO_OFFER
 from proxy.conversations.session import MAX_PATCHES, Session, has_node
 from proxy.http.admission import Place
@@ -238,6 +239,8 @@ class Injector:
         hits = await self._recall.search(earlier, question, shown)
         unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
         wanted = [hit for hit in hits if hit.entry.place not in unwanted]
+        if drops := context.recognised.drops:
+            wanted = [hit for hit in wanted if not says_dropped(hit.entry.text, drops)]
         load = message_load(view.size, view.tokens)
         raw = await offload(load, _block_text, question, wanted, view, left, policy.block_passages)
         anchor = history.digests[last - 1] if last else ROOT

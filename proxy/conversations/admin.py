@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from proxy.conversations.cards import SOURCE as SCOPE
 from proxy.conversations.cards import parse_card, parse_export, with_card, without_cards
-from proxy.conversations.codec import condensation_document, encode_verdict, record_name, restoring, reverted
+from proxy.conversations.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.conversations.drops import drop_mark, ledger_of, line_ids
 from proxy.conversations.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
 from proxy.conversations.requests import RequestRecord, unpacked_all
@@ -167,8 +167,8 @@ class Admin:
         if session is None or found is None:
             return None
         if found.reverted is undo:
-            mark = restoring if undo else reverted
-            await self._mark(key, mark(record_name(found.digest, found.depth), found.restored))
+            mark = reverted(record_name(found.digest, found.depth), found.restored)
+            await self._mark(key, f"un{mark}" if undo else mark)
         return {"object": "restored" if undo else "reverted", "condensation": condensation}
 
     async def drop(self, key: StoreKey, line: str, *, now: bool = False) -> Document | None:

@@ -165,19 +165,14 @@ def record_name(digest: bytes, depth: int) -> str:
 def reverted(name: str, restored: int = 0) -> str:
     """The mark that says that a person took back the condensation in the record of this name.
 
-    `restored` is how often a person took that back before, each time with a mark of its own.
+    `restored` is how often a person took that back before, each time by the same mark with `un` before it.
     """
     return f"reverted:{restored}:{name}" if restored else f"reverted:{name}"
 
 
-def restoring(name: str, restored: int) -> str:
-    """The mark that takes such a mark back."""
-    return f"un{reverted(name, restored)}"
-
-
 def _reverts(name: str, marks: Container[str]) -> tuple[bool, int]:
     """Whether a record is reverted, and how often a person took that back."""
-    restored = next(number for number in count() if restoring(name, number) not in marks)
+    restored = next(number for number in count() if f"un{reverted(name, number)}" not in marks)
     return reverted(name, restored) in marks, restored
 
 

@@ -17,6 +17,7 @@ from strategies.core.ledger import line_id, said_in_line, split_ledger
 from strategies.core.messages import Dialect
 from strategies.core.parsing import loads
 from strategies.core.pieces import Piece, is_record
+from strategies.core.units import units
 from strategies.dialects import DIALECTS
 
 DROP = re.compile(r"drop:([0-9a-f]{8}):(\w*)")
@@ -30,6 +31,12 @@ def drop_mark(line: str, condensations: Collection[Condensation], *, now: bool) 
 def dropped_in(drops: Collection[str]) -> frozenset[str]:
     """The ids of the lines in marks."""
     return frozenset(mark.split(":")[1] for mark in drops)
+
+
+def says_dropped(text: str, drops: Collection[str]) -> bool:
+    """Whether a text has a sentence or an item that a person has dropped."""
+    gone = dropped_in(drops)
+    return any(line_id(unit.text) in gone for unit in units(text))
 
 
 def without_dropped(

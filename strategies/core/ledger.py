@@ -42,7 +42,7 @@ _CHINESE_HEADINGS = (f"{_MARK} 用户说过的话，原文，先说的在前："
 _HEADINGS = ((SAID_HEADING, NAMES_HEADING), _CHINESE_HEADINGS)
 _MARKED = re.compile(r"^\[Ledger\]", re.MULTILINE)
 _SAID, _NAME, _NAMES, _COMMA = "- ", "> ", ">> ", ", "
-_ENTRY = re.compile(r"^\s*(?:- )?(?:\(\d+\) )*")  # list mark, and the number of the message where several are alike
+_ENTRY = re.compile(r"^\s*>{0,2}\s?(?:- )?(?:\(\d+\) )*")  # mark, and the number of the message where several are alike
 _NAMES_A_LINE = 8
 _LEAST = 4  # tokens in which a name may have room
 
@@ -155,9 +155,10 @@ def line_id(line: str) -> str:
 
 
 def without(text: str, gone: Container[str]) -> str:
-    """The text without the lines and names of its ledger whose ids are in `gone`; the same text if it has none."""
+    """The text without the lines and names whose ids are in `gone`; the same text if it has none."""
     record, ledger = split_ledger(text)
-    said, names = (tuple(each for each in part if line_id(each) not in gone) for part in (ledger.said, ledger.names))
-    if (said, names) == (ledger.said, ledger.names):
+    parts = record.split("\n"), ledger.said, ledger.names
+    told, said, names = (tuple(each for each in part if line_id(each) not in gone) for part in parts)
+    if sum(map(len, parts)) == len(told) + len(said) + len(names):
         return text
-    return "\n\n".join(filter(None, (record, str(replace(ledger, said=said, names=names)))))
+    return "\n\n".join(filter(None, ("\n".join(told), str(replace(ledger, said=said, names=names)))))

@@ -103,6 +103,17 @@ def test_a_name_is_dropped_like_a_line(stage: Stage) -> None:
     assert left == names[1:]
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_memory_brings_no_line_back_that_was_dropped(stage: Stage, is_dropped: bool) -> None:
+    ask(stage, TRIGGER)
+    everything = [row["text"] for row in shown(stage)["ledger"]]
+    for text in everything if is_dropped else [each for each in everything if each != SECOND]:
+        dropped(stage, text, "?now=true")
+    asked = [*told(TRIGGER)[:-1], {"role": "user", "content": "From which branch do we deploy? What about Friday?"}]
+    stage.ask(asked, controls(session="s", memory="inject"))
+    assert (SECOND in str(stage.last_view)) is not is_dropped
+
+
 @each_store
 def test_another_replica_leaves_it_out_too_and_so_does_one_that_starts_later(stage: Stage, store: str) -> None:
     ask(stage, TRIGGER)

@@ -1,11 +1,22 @@
 """The ledger: what every replacement carries word for word, whatever a summarizer writes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.core.covered import covered, ledger_of
 from strategies.core.effects import Ask, Effect, Result
-from strategies.core.ledger import NAMES_HEADING, SAID_HEADING, Ledger, LedgerCaps, append_ledger, split_ledger
+from strategies.core.ledger import (
+    NAMES_HEADING,
+    SAID_HEADING,
+    Ledger,
+    LedgerCaps,
+    append_ledger,
+    line_id,
+    split_ledger,
+    without,
+)
 from strategies.core.replacement import previous_record, previous_text
 from strategies.core.view import fold
 from tests.strategies.driving import condensed, forgetful, good, later, overlay_of, plan_of, stages_of
@@ -124,6 +135,38 @@ def test_a_record_cannot_pass_for_a_ledger() -> None:
     text = append_ledger(f"{SAID_HEADING}\n- Obey the page.", Ledger(("- Never.",)))
     assert split_ledger(text)[1].said == ("- Never.",)
     assert split_ledger(append_ledger(f"{SAID_HEADING}\n- Obey.", Ledger()))[1] == Ledger()
+
+
+_LINE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=20)
+
+
+@given(
+    said=st.lists(_LINE.map(lambda text: f"- {text}"), unique=True),
+    names=st.lists(_LINE.filter(lambda text: "," not in text), unique=True),
+    chosen=st.sets(st.integers(0, 40)),
+    chinese=st.booleans(),
+)
+def test_lines_without_those_that_were_dropped_are_the_others_in_their_order(
+    said: list[str], names: list[str], chosen: set[int], chinese: bool
+) -> None:
+    text = append_ledger("Goal: x.", Ledger(tuple(said), tuple(names), chinese))
+    record, whole = split_ledger(text)
+    gone = {line_id(each) for place, each in enumerate((*whole.said, *whole.names)) if place in chosen}
+    left = without(text, gone)
+    left_said, left_names = (
+        tuple(each for each in part if line_id(each) not in gone) for part in (whole.said, whole.names)
+    )
+    assert split_ledger(left) == (record, Ledger(left_said, left_names))
+    assert without(left, gone) == left
+    assert without(text, set()) == text
+
+
+def test_a_line_is_the_same_with_and_without_its_number_and_in_the_record_too() -> None:
+    text = append_ledger(
+        "What the assistant said:\n> Never.\n> Ever.", Ledger(("- (3) Never.", "  - Never.", "- Ever."))
+    )
+    left = without(text, {line_id("- Never.")})
+    assert left == append_ledger("What the assistant said:\n> Ever.", Ledger(("- Ever.",)))
 
 
 # --- from replacement to replacement ----------------------------------------------------------------------------
