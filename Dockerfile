@@ -24,6 +24,7 @@ RUN python deploy/fetch_ranks.py --into proxy/tokens/ranks
 COPY README.md pyproject.toml LICENSE ./
 COPY deploy/build_hook.py deploy/
 COPY config config/
+COPY docs docs/
 COPY strategies strategies/
 COPY proxy proxy/
 RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist . && \

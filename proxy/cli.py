@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 from proxy import VERSION
 from proxy.errors import CommandFailed, SettingsError
-from proxy.quoting import in_words
+from proxy.quoting import in_words, printable
 
 OK, FAILED, USAGE = 0, 1, 2
 COMMANDS = {  # the commands, with their lines in `--help`
@@ -29,6 +31,7 @@ COMMANDS = {  # the commands, with their lines in `--help`
     "reload": "Make the proxy that runs here load keys, models, prices and log level again.",
     "models": "Renew the table of model windows and prices, from installed packages or a file.",
     "keys": 'Make, list and revoke the keys of callers, for a proxy with auth.mode = "keys".',
+    "completion": "Print the script by which a shell completes these commands.",
     "mcp": "Serve the memory of your own sessions to an agent, as an MCP server on standard input and output.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
@@ -36,8 +39,9 @@ _UNLISTED = ("healthcheck",)
 """The commands that `--help` leaves out: a container asks this one, a person asks `status`."""
 _PROBES = ("status", "doctor", "dashboard", "healthcheck")
 """The commands that are functions of one module; every other command is a module with its name."""
-DOCUMENTS = "docs/"
-"""Where the documents are: a folder of the source repository."""
+_SHIPPED = Path(__file__).with_name("_docs")
+DOCUMENTS = _SHIPPED if _SHIPPED.is_dir() else Path(__file__).parents[1] / "docs"
+"""Where the documents are: beside the installed program, or in the checkout."""
 PAGES = {  # the page and section about a command; "" for every other
     "": "reference/commands.md#commands",
     "wrap": "reference/commands.md#one-command",
@@ -94,12 +98,13 @@ EXAMPLES = {  # arguments, by the command, or by the command and its action; "" 
     "keys new": ("keys new anna",),
     "keys list": ("keys list", "keys list --config condenser.toml"),
     "keys revoke": ("keys revoke anna", "keys revoke anna --config condenser.toml"),
+    "completion": ("completion bash", "completion zsh"),
     "mcp": ("mcp", "mcp --session my-session --key-from ANTHROPIC_API_KEY"),
     "healthcheck": ("healthcheck --url http://127.0.0.1:9000",),
 }
 _NO_WINDOWS = (
     "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container"
-    " (docs/reference/commands.md#windows)"
+    f" ({DOCUMENTS / 'reference/commands.md#windows'})"
 )
 
 
@@ -108,8 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if find_spec("fcntl") is None:
         print(_NO_WINDOWS, file=sys.stderr)
         return FAILED
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
         code: int = arguments.run(arguments) or OK
         sys.stdout.flush()
     except CommandFailed as error:
@@ -136,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         name = self.prog.removeprefix("condenser").strip()
         examples = "".join(f"  condenser {example}\n" for example in EXAMPLES.get(name, ()))
-        page = DOCUMENTS + PAGES.get(name.partition(" ")[0], PAGES[""])
+        page = DOCUMENTS / PAGES.get(name.partition(" ")[0], PAGES[""])
         return f"{super().format_help()}\nexamples:\n{examples}\ndocumentation:\n  {page}\n"
 
 
@@ -145,18 +150,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if words and words[0] == "help":
         words = [*words[1:], "--help"]
     given = next((word for word in words if word in COMMANDS), None)
-    top = _Parser(prog="condenser", description="Condenses conversation history on the fly.")
-    top.add_argument("--version", action="version", version=f"condenser {VERSION}", help="print the version")
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(name) if name in _UNLISTED else commands.add_parser(name, help=text)
-        if name == given:
-            is_probe = name in _PROBES
-            module = import_module(f"proxy.commands.{'probe' if is_probe else name}")
-            command.description = text if is_probe else module.__doc__
-            # A command with actions sets `run` for each of them.
-            command.set_defaults(run=getattr(module, name if is_probe else "run", None), parser=command)
-            module.add_arguments(command)
+    if words and given is None and not words[0].startswith("-"):
+        listed = [name for name in COMMANDS if name not in _UNLISTED]
+        near = get_close_matches(words[0], listed, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(listed)}"
+        raise CommandFailed(f"there is no command {printable(words[0])}; {hint}", USAGE)
+    top = parser({given})
     if not words:
         top.print_help(sys.stderr)
         top.exit(USAGE)
@@ -164,6 +163,23 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments
+
+
+def parser(given: Container[str | None]) -> argparse.ArgumentParser:
+    """The parser of all commands, with the arguments of those that are `given`: each has a module to import."""
+    top = _Parser(prog="condenser", description="Condenses conversation history on the fly.")
+    top.add_argument("--version", action="version", version=f"condenser {VERSION}", help="print the version")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name) if name in _UNLISTED else commands.add_parser(name, help=text)
+        if name in given:
+            is_probe = name in _PROBES
+            module = import_module(f"proxy.commands.{'probe' if is_probe else name}")
+            command.description = text if is_probe else module.__doc__
+            # A command with actions sets `run` for each of them.
+            command.set_defaults(run=getattr(module, name if is_probe else "run", None), parser=command)
+            module.add_arguments(command)
+    return top
 
 
 if __name__ == "__main__":

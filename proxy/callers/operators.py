@@ -14,7 +14,8 @@ from typing import NamedTuple
 from proxy.callers.keys import Keys
 from proxy.errors import BadRequest, InvalidKey, TooManyAttempts
 from proxy.http.headers import first
-from proxy.settings.tables import Handles, KeyEntry
+from proxy.settings.loading import Handles
+from proxy.settings.tables import KeyEntry
 
 TOKEN = "token"  # noqa: S105
 UNKNOWN = "unknown"  # the name of one who is neither

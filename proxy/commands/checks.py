@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from proxy.cli import DOCUMENTS
 from proxy.commands.proxy_client import RunningProxy, moment
 from proxy.conversations.totals import notices
 from proxy.errors import UpstreamUnavailable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 OK, NOTE, WRONG = "ok", "note", "wrong"
 _COLUMNS, _ROWS = 100, 12
+_REASONS = DOCUMENTS / "reference/reasons.md"
 _WRAP = "condenser wrap -- claude"
 _TRIGGERS = {"share": "marks.trigger", "most": "marks.most", "step": "the price step"}
 _OLD = 30  # days
@@ -42,7 +44,7 @@ _REMEDIES = {
     "error_invalid_request_error": "look at the error in the client: it names the parameter.",
     "error_overloaded": "send fewer requests at once, or raise limits.in_flight.",
     "error_rate_limit_exceeded": "wait, or raise limits.tokens_per_minute.",
-    "degraded": "docs/reference/reasons.md has the reasons above; the log has details.",
+    "degraded": f"{_REASONS} has the reasons above; the log has details.",
     "own-calls": "check the models of [summarizer] and [judge]; `condenser sessions show` has the errors.",
     "store-full": "free disk space, or name another place with --store.",
     "store-read-only": "let this user write there, or name another place with --store.",
@@ -230,7 +232,7 @@ def _store(place: str, problem: str, state: str = "which works") -> Iterator[Fin
     """Whether sessions are kept; a problem begins with its reason."""
     if problem:
         reason = problem.partition(":")[0]
-        remedy = f"see docs/reference/reasons.md#{reason}." if reason.startswith("store-") else ""
+        remedy = f"see {_REASONS}#{reason}." if reason.startswith("store-") else ""
         text = f"Sessions cannot be kept in {place}: {problem}."
         yield Finding("store", WRONG, text, _REMEDIES.get(reason, remedy))
         return
@@ -298,7 +300,7 @@ def _arrived(proxy: RunningProxy) -> Iterator[Finding]:
     for name in total:
         if name.startswith("reason_") and name in _REMEDIES:
             reason = name.removeprefix("reason_")
-            text = f"{_times(total[name], 'request')} could not be condensed: {reason}, see docs/reference/reasons.md."
+            text = f"{_times(total[name], 'request')} could not be condensed: {reason}, see {_REASONS}."
             yield Finding(reason, NOTE, text, _REMEDIES[name])
 
 
@@ -335,7 +337,7 @@ def _kind(row: Mapping[str, Any]) -> Iterator[Finding]:
         yield _window_unknown(model, text, trigger)
     elif fullest >= trigger:
         text += f" Condensing begins at {trigger:,}, but it could not, or waits."
-        yield Finding("not-condensed", NOTE, text, "see docs/reference/reasons.md; the log has each request's reason.")
+        yield Finding("not-condensed", NOTE, text, f"see {_REASONS}; the log has each request's reason.")
     else:
         by = _TRIGGERS[row["trigger_by"]]
         text += f" Condensing begins at {trigger:,} ({by}), so there was nothing to do."
@@ -369,7 +371,7 @@ def _failed(proxy: RunningProxy) -> Iterator[Finding]:
             continue
         of = f"{count:,} of {_times(requests, 'request')} ({count / requests:.0%})"
         by = f"The upstream answered {what} to {of}." if kind == "status" else f"{of} failed here: {what}."
-        fallback = "look at the error in the client: docs/reference/http.md has those of the proxy."
+        fallback = f"look at the error in the client: {DOCUMENTS}/reference/http.md has those of the proxy."
         yield Finding(name, WRONG, by, _REMEDIES.get(name, fallback))
     for notice in notices(total, proxy.ready):
         if notice.name in _REMEDIES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -42,6 +43,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             action.add_argument("name", metavar="NAME", help="the name of the key")
         if name != "new":
             add_settings_arguments(action)
+        if name == "list":
+            action.add_argument("--json", action="store_true", help="as data")
 
 
 def _new(arguments: argparse.Namespace) -> None:
@@ -58,6 +61,15 @@ def _list(arguments: argparse.Namespace) -> None:
     settings = settings_from(arguments)
     revoked = [] if settings.store.url == "memory://" else _with_store(settings, revoked_keys)
     ended = {key.sha256: key for key in revoked}
+    if arguments.json:
+        entries = [
+            {**entry.model_dump(mode="json"), "tenant": entry.owner, "role": entry.role} for entry in settings.auth.keys
+        ]
+        known = {entry["sha256"] for entry in entries}
+        entries += [{"name": key.name, "sha256": key.sha256} for key in revoked if key.sha256 not in known]
+        data = [{**each, "revoked": ended[each["sha256"]].at if each["sha256"] in ended else None} for each in entries]
+        print(json.dumps({"object": "list", "data": data}, ensure_ascii=False, indent=2))
+        return
     rows: list[tuple[str, ...]] = [("NAME", "TENANT", "DIGEST", "ROLE", "MODELS", "STRATEGIES", "EXPIRES", "REVOKED")]
     for entry in settings.auth.keys:
         at = ended.pop(entry.sha256, None)

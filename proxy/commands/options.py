@@ -16,7 +16,7 @@ from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.loading import COMMAND_LINE
 from proxy.settings.tables import Economy
-from strategies import Pipeline
+from strategies import TABLE, Pipeline
 
 _IN_PROCESS_LIST = (
     "condenser: the list of processes of this machine shows the password in --store;"
@@ -30,7 +30,7 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--store", metavar="URL", help="where sessions are kept: sqlite:///FILE, memory:// or redis://HOST:PORT/0"
     )
-    command.add_argument("--strategy", metavar="NAME", help="a strategy, or several joined with '+'")
+    command.add_argument("--strategy", metavar="NAME", help=f"one of {', '.join(TABLE)}; or several joined with '+'")
     command.add_argument("--window", metavar="TOKENS", type=int, help="the context length to assume")
     add_economy(command)
 

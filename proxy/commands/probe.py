@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from proxy.commands.checks import findings, hidden, known_of, report, state_of
 from proxy.commands.proxy_client import HOURS, TOKEN_HELP, URL_HELP, RunningProxy, ask, proxy_at
-from proxy.conversations.totals import notices, sentence
+from proxy.conversations.totals import NONE, notices, sentence
 from proxy.errors import CommandFailed
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
@@ -44,7 +44,8 @@ def status(arguments: argparse.Namespace) -> int:
         if not proxy.ready:
             raise CommandFailed(proxy.problem)
         if arguments.json:
-            document = {"address": proxy.base, "ready": proxy.ready, "sums": proxy.sums, "known": proxy.known}
+            sums = proxy.sums and {"hours": proxy.hours, "total": {**NONE, **proxy.total}, **proxy.sums}
+            document = {"address": proxy.base, "ready": proxy.ready, "sums": sums, "known": proxy.known}
             text = json.dumps(document, ensure_ascii=False, indent=None if arguments.watch else 2)
         else:
             text = "\n".join(_status_lines(proxy))
@@ -75,8 +76,10 @@ def _status_lines(proxy: RunningProxy) -> Iterator[str]:
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Says what the proxy has counted; returns 1 if there is something to mend, such as that no request came."""
-    found = findings("doctor", proxy_at(arguments.url, arguments.token, arguments.hours))
-    return report("doctor", found, is_json=arguments.json)
+    proxy = proxy_at(arguments.url, arguments.token, arguments.hours)
+    found = findings("doctor", proxy)
+    arrivals = (proxy.arrivals or {}).get("data", [])
+    return report("doctor", found, is_json=arguments.json, total={**NONE, **proxy.total}, arrivals=arrivals)
 
 
 def dashboard(arguments: argparse.Namespace) -> None:

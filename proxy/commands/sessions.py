@@ -40,6 +40,7 @@ WIDTH = 100
 VOTES = "judge_votes"
 COLUMNS = ("SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST USED")
 CELLS = (SHORT, 13, 17, 13, 8, 11)  # characters of the first columns, so that a line has at most `WIDTH`
+ID_WHOLE = 36  # characters of an id, as a UUID has
 _ID = "the session as `list` prints it, or its id"
 
 
@@ -181,23 +182,29 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A table; one for each tenant, under its digest, if there are several."""
     tenants = list(dict.fromkeys(row["tenant"] for row in rows))
     if len(tenants) < 2:
-        yield from table([COLUMNS, *map(_row, rows)])
+        yield from _fitted(rows)
         if not rows:
             yield f"None is stored. {NOT_STORED}."
         return
     for tenant in tenants:
         name = next(row.get("tenant_name") for row in rows if row["tenant"] == tenant)
         yield f"tenant {f'{name} ({tenant})' if name else tenant}"
-        yield from table([COLUMNS, *(_row(row) for row in rows if row["tenant"] == tenant)])
+        yield from _fitted([row for row in rows if row["tenant"] == tenant])
 
 
-def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _fitted(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table whose ids are whole where a line has room for them."""
+    whole = list(table([COLUMNS, *(_row(row, ID_WHOLE) for row in rows)]))
+    return whole if max(map(len, whole)) <= WIDTH else list(table([COLUMNS, *(_row(row, CELLS[1]) for row in rows)]))
+
+
+def _row(row: Mapping[str, Any], id_most: int) -> tuple[str, ...]:
     totals = row["totals"]
     name = "" if row["id"] == row["session"] else row["id"]
     texts = (row["session"], name, row["model"] or "", row["strategy"] or "")
     return (
         texts[0][:SHORT],
-        *(printable(text, most, " ") for text, most in zip(texts[1:], CELLS[1:4], strict=True)),
+        *(printable(text, most, " ") for text, most in zip(texts[1:], (id_most, *CELLS[2:4]), strict=True)),
         *(
             _number(totals.get(name, 0), most)
             for name, most in zip(("requests", "saved_tokens"), CELLS[4:], strict=True)

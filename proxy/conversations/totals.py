@@ -12,6 +12,12 @@ from typing import Any, NamedTuple
 MILLION = 1_000_000
 """Money is counted in whole millionths of the prices' currency, so that sums of it are exact."""
 
+NONE = dict.fromkeys(
+    ("requests", "failed", "rescued", "saved_tokens", "own_tokens", "own_calls", "reread_tokens", "cost", "saved_cost"),
+    0,
+)
+"""Totals where nothing was counted: whoever reads them as data finds each that the sentences tell."""
+
 
 def money(amount: float, currency: str) -> str:
     """An amount with its currency: `USD 1.20`, `USD 0.0012`."""

@@ -22,7 +22,7 @@ from fnmatch import fnmatchcase
 from operator import attrgetter
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -375,6 +375,13 @@ class ControlSettings(Table):
             raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
 
 
+class Handles(NamedTuple):
+    """Opens what handles stand for in one person's sessions, and nothing else; no setting: it ends with its proxy."""
+
+    token: str = ""  # none where the sessions may be several people's
+    of_run: bool = False  # only in sessions that this proxy has served
+
+
 class Settings(BaseSettings):
     """All settings of one proxy. docs/reference/configuration.md describes every key."""
 
@@ -414,7 +421,7 @@ class Settings(BaseSettings):
     auth: tables.AuthSettings = Field(default_factory=tables.AuthSettings, validate_default=True)
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    _handles: tables.Handles = PrivateAttr(tables.Handles())
+    _handles: Handles = PrivateAttr(Handles())
 
     @field_validator("options")
     @classmethod
@@ -475,14 +482,14 @@ class Settings(BaseSettings):
         return "fixed" if self.single_user and not is_set else self.tenant.source
 
     @property
-    def handles(self) -> tables.Handles:
+    def handles(self) -> Handles:
         return self._handles
 
     def with_handles(self, *, of_run: bool) -> Self:
         """The settings with a new token for handles, where all sessions are one person's."""
         made = self.model_copy()
         if self.single_user and self.tenant_source == "fixed":
-            made._handles = tables.Handles(token_urlsafe(), of_run)  # noqa: SLF001
+            made._handles = Handles(token_urlsafe(), of_run)  # noqa: SLF001
         return made
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -48,6 +48,9 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_BARE = re.compile(r"[A-Za-z0-9.-]+(?::[1-9]\d{0,3})?(?:/[A-Za-z0-9./-]*)?")  # an address without its scheme
+
+
 def http_address(value: str) -> str:
     """The address without a slash at its end, and with `/v1` if it has no path.
 
@@ -62,7 +65,8 @@ def http_address(value: str) -> str:
     except ValueError:
         is_address = False  # the error itself would quote the address
     if not is_address or not value.isprintable() or set(value) & set(" ?#"):
-        raise ValueError("must be http:// or https://, a host and a path, without white space, '?' and '#'")
+        meant = f"; did you mean {http_address(f'http://{value}')}?" if _BARE.fullmatch(value) else ""
+        raise ValueError(f"must be http:// or https://, a host and a path, without white space, '?' and '#'{meant}")
     url = value.rstrip("/")
     return url if urlsplit(url).path else url + "/v1"
 
@@ -465,13 +469,6 @@ def listen_address(value: str) -> str:
     if not is_address:
         raise ValueError(f"must be a host and a port, such as 127.0.0.1:9090{not_this(value)}")
     return value
-
-
-class Handles(NamedTuple):
-    """Opens what handles stand for in one person's sessions, and nothing else; no setting: it ends with its proxy."""
-
-    token: str = ""  # none where the sessions may be several people's
-    of_run: bool = False  # only in sessions that this proxy has served
 
 
 class AdminSettings(Table):

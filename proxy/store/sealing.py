@@ -39,6 +39,7 @@ from proxy.store.base import (
 NONCE = 12  # bytes
 _HEAD = bytes((VERSION, SEALED))
 _PAUSE = 0.005  # seconds between two sessions that change keys, for requests to come first
+_TOLD = 1_000  # sessions between two lines of the log
 _LOOKED_AT = 100  # entries that tell whether a store without a check has values in plain
 
 _log = logging.getLogger(__name__)
@@ -156,7 +157,10 @@ class SealedStore:
         # Records and blocks are never written again, so without this a session would need the key of its beginning.
         changed = lost = 0
         try:
-            for key in await self.keys():
+            keys = await self.keys()
+            for number, key in enumerate(keys):
+                if number and number % _TOLD == 0:
+                    _log.warning("encrypting with the new key: %d of %d sessions", number, len(keys))
                 for part, name, sealed in await self._values(key):
                     place = (part, *key, name)
                     if _opened(self._keys[0], sealed, place) is None:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.callers.keys import check_unread
-from proxy.errors import ProxyError, UpgradeRefused
+from proxy.errors import NotHere, ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first
 from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
@@ -55,6 +55,8 @@ class PassThrough:
         if scope["method"] not in ("GET", "HEAD"):
             check_unread(admitted.owner.key)
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
+        if segment == "v1":
+            raise NotHere("The path names /v1 twice: this client adds it itself, so leave it out of its base URL.")
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
         own_headers = _note_bypass(admitted, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
         return await _forward(admitted, own_headers, is_counted=is_bypassed)

@@ -111,6 +111,14 @@ async def test_a_wrong_path_or_method_is_told_the_right_one(method: str, path: s
     assert problem["code"] == ("not_found" if refused.status == 404 else "method_not_allowed")
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_client_that_adds_v1_itself_is_told_so(method: str) -> None:
+    async with started() as app:
+        refused = await answer(app, b"{}", method=method, path="/v1/v1/messages")
+    assert refused.status == 404
+    assert "leave it out of its base URL" in json.loads(refused.body)["error"]["message"]
+
+
 async def test_a_closed_admin_api_says_what_may_be_missing() -> None:
     async with started() as app:
         refused = await answer(app, b"", method="GET", path="/_condenser/sessions")

@@ -7,16 +7,19 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
 
 from proxy import VERSION, cli
 from proxy.app import server_config
-from proxy.commands.running import configured_url
+from proxy.commands.running import Note, configured_url, noted
 from proxy.commands.serve import banner, with_token
+from proxy.conversations.totals import NONE
 from proxy.settings import Settings
 from proxy.settings.token import admin_token
+from strategies import TABLE
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -25,6 +28,8 @@ from tests.support.signals import BOUND
 from tests.support.stage import chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 
+ROOT = Path(__file__).parents[2]
+DEFAULT = "http://127.0.0.1:8484"
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -46,7 +51,9 @@ def test_every_help_has_examples_that_can_be_given(command: str, capsys: pytest.
         examples = re.findall(r"^  (condenser .+)$", out.partition("\nexamples:\n")[2], re.MULTILINE)
         assert examples
         assert [cli.parse(shlex.split(example)[1:]) for example in examples if " help " not in example]
-        assert re.search(r"\ndocumentation:\n  docs/\S+\.md\S*\n$", out)
+        page = re.search(r"\ndocumentation:\n  (/\S+\.md)\S*\n$", out)
+        assert page is not None
+        assert Path(page[1]).is_file()
     assert "\n\nOne session as JSON.\n" in run(capsys, "sessions", "export", "--help")[1]
 
 
@@ -62,7 +69,7 @@ def test_a_system_without_locks_is_told_what_to_use(words: list[str]) -> None:
     assert (made.returncode, made.stdout) == (1, "")
     assert made.stderr == (
         "condenser runs on Linux and macOS; on Windows, run it in WSL or in a container"
-        " (docs/reference/commands.md#windows)\n"
+        f" ({ROOT}/docs/reference/commands.md#windows)\n"
     )
 
 
@@ -72,9 +79,51 @@ def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.Capture
     assert (code, "serve" in err) == (2, True)
 
 
+@pytest.mark.parametrize(("word", "meant"), [("sesions", "sessions"), ("healthchek", ""), ("stop", "")])
+def test_a_misspelt_command_is_asked_for(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, word, "list")
+    assert (code, out) == (2, "")
+    said = f"did you mean {meant}?" if meant else "known are serve, wrap, "
+    assert err.startswith(f"condenser: there is no command {word}; {said}")
+    assert "healthcheck" not in err.partition(";")[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_gets_what_completes_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "completion", shell)
+    assert (code, err) == (0, "")
+    assert all(f"_{name}" in out for name in cli.COMMANDS if name != "healthcheck")
+    assert {"--handles", "--economy"} <= set(re.findall(r"--[a-z]+", out))
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=out, text=True, check=True)
+
+
+def test_help_of_a_strategy_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:
+    said = " ".join(run(capsys, "serve", "--help")[1].replace("-\n", "-").split())
+    assert all(name in said for name in TABLE)
+
+
+def test_nothing_counted_is_zeros_in_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        proxy_with_upstream(admin={"token": "of-the-test"}) as stage,
+        noted(Note(stage.proxy.url, DEFAULT, None, 1.0, token="of-the-test")),
+    ):
+        status = json.loads(run(capsys, "status", "--json")[1])
+        doctor = json.loads(run(capsys, "doctor", "--json")[1])
+        stage.ask(chat(2))
+        stage.proxy.quiet()
+        after = json.loads(run(capsys, "doctor", "--json")[1])
+    assert (status["sums"]["hours"], status["sums"]["total"]) == (24, NONE)
+    assert (doctor["total"], doctor["arrivals"]) == (NONE, [])
+    assert (after["total"]["requests"], after["total"]["rescued"]) == (1, 0)
+    assert {"window", "trigger", "fullest"} <= set(after["arrivals"][0])
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("check", "--upstream", "127.0.0.1:8000"), "did you mean http://127.0.0.1:8000/v1?"),
+        (("check", "--upstream", "localhost:8000/v1/"), "did you mean http://localhost:8000/v1?"),
         (("check", "--strategy", "no-such"), "half-window"),
         (("check", "--window", "5"), "window"),
         (("serve", "--port", "99999"), "port"),

@@ -118,6 +118,11 @@ def test_a_revoked_key_ends_at_all_replicas_and_no_other_does(
     anna, ben = out.splitlines()[1:]
     assert re.search(r" 20\d\d-", anna)
     assert ben.endswith(" no")
+    listed = json.loads(run(capsys, "keys", "list", "--json", *words)[1])["data"]
+    assert [(each["name"], each["tenant"], each["revoked"] is None) for each in listed] == [
+        ("anna", "anna", False),
+        ("ben", "ben", True),
+    ]
     assert run(capsys, "keys", "revoke", "carl", *words)[0] == 1
     assert run(capsys, "keys", "revoke", "anna", "--upstream", upstream.base_url, "--store", "memory://")[0] == 2
     assert run(capsys, "keys", "new", "no name")[0] == 2

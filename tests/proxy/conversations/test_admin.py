@@ -111,13 +111,13 @@ async def test_an_unreadable_session_can_be_deleted() -> None:
 
 
 def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(12), controls(session="a-long-name"))
+    stage.ask(chat(12), controls(session="a-name-of-some-length"))
     stage.ask(chat(1), controls(session="b"))
     code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url)
     assert (code, err) == (0, "")
     head, newest, oldest = out.splitlines()
     at = head.index("ID")
-    assert (newest[at : at + 2], oldest[at : at + 11]) == ("b ", "a-long-name")
+    assert (newest[at : at + 2], oldest[at : at + 22]) == ("b ", "a-name-of-some-length ")
     assert head.split() == ["SESSION", "ID", "MODEL", "STRATEGY", "REQUESTS", "SAVED", "LAST", "USED"]
     assert all(len(line) <= 100 for line in out.splitlines())
 
