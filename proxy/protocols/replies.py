@@ -67,7 +67,7 @@ def usage_in(value: Any) -> Usage | None:
         read, created = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
         prompt, cached, written = counts.get("input_tokens", 0) + read + created, read or cached, created or written
     prompt += cached if cached > prompt else 0
-    first = _first_of(value) if value.get("iterations") or value.get("server_tool_use") else None
+    first = _first_of(value) if "iterations" in value or "server_tool_use" in value else None
     return Usage(prompt, completion, cached, written, first) if prompt else None
 
 

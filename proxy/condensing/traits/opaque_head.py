@@ -61,8 +61,8 @@ def _ignoring(transcript: Transcript, before: int) -> Transcript:
 
 
 def applies(context: RequestContext) -> bool:
-    is_readable = context.recognised.condensations or any(stage.reads_opaque for stage in context.policy.stages)
-    return bool(is_readable) or _is_in_list(context)
+    is_in_list, known = _MARK in context.request.body.data, bool(context.recognised.condensations)
+    return is_in_list or known or any(stage.reads_opaque for stage in context.policy.stages)
 
 
 TRAIT = Trait[None]("opaque_head", applies=applies, shape=shape)
