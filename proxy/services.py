@@ -111,6 +111,8 @@ class Services:
         self.callers = Callers(self.upstream, self.stored.facts, self.background, clock, judging)
         self.discovered = {each.base_url: self._discovered(each) for each in self.destinations}
         """What the servers of the upstreams have said, by `base_url`."""
+        learning = self.stored.facts, self.background, clock, self.telemetry.record_calibration
+        self.servers = Servers(settings, table, self.discovered, *learning)
         self.asking = Asking(
             self.upstream,
             settings.background,
@@ -119,15 +121,13 @@ class Services:
             report_votes=self.telemetry.record_votes,
             known={server_of(base_url): server for base_url, server in self.discovered.items()},
             budget=self._budget("own-tokens", limits.own_tokens_per_minute),
+            shared_cache=self.servers.shared_cache,
         )
         self.token_budget = self._budget("tokens", limits.tokens_per_minute)
         """What each tenant may send upstream; None if that is not bounded."""
-        learning = self.stored.facts, self.background, clock, self.telemetry.record_calibration
-        self.servers = Servers(settings, table, self.discovered, *learning)
         self._build_turns(summarizer or self.asking)
         self.admission = self._admission()
-        names = self.tenants.name, self.tenants.named
-        self.admin = Admin(self.stored, self._reader, self.tokenizers, *names)
+        self.admin = Admin(self.stored, self._reader, self.tokenizers, self.tenants.name, self.tenants.named)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
         self.compaction_items = CompactionItems(settings.tenant.pepper, self.stored.secret)
         self.own_sessions = OwnSessions(self.stored, self.memory_admin, self._reader, clock)
@@ -214,8 +214,7 @@ class Services:
 
     def _decider(self, resolver: Resolver) -> Decider:
         settings, tasks, clock, keeper = self.settings, self.background, self.clock, self.keeper
-        expected_seconds, shared_cache = self.asking.expected_seconds, self.servers.shared_cache
-        runner = PipelineRunner(resolver, tasks, clock, expected_seconds, shared_cache)
+        runner = PipelineRunner(resolver, tasks, clock, self.asking.expected_seconds, self.servers.shared_cache)
         maker = Maker(runner, keeper, tasks, clock)
         preparer = Preparer(
             maker=maker,

@@ -267,7 +267,8 @@ class Asking(Dispatcher):
             # The request's own path and query; at another server the path of its protocol.
             is_own = question.model.is_at(caller.upstream.name)
             path, query = (caller.path, caller.query) if is_own else (question.endpoint.path, "")
-            reply = await self.send(question.model, caller, path, data, lane, query)
+            takes = replace(caller, room=(caller.room or len(data)) + asked.n * asked.max_tokens)
+            reply = await self.send(question.model, takes, path, data, lane, query)
             result = reply if isinstance(reply, Failure) else read_completion(reply, question.endpoint)
             account.end(expected, result)
             if isinstance(result, Completion):

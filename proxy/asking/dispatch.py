@@ -24,14 +24,16 @@ While a client waits for the result of a call (`Waiters`), none of this applies 
 turn, it is made at once like the client's own request; if it is running, it is not broken off. When the client has
 stopped waiting, its own request breaks the call off.
 
-A server that states that it answers one request at a time gets one call at a time, whoever waits.
+A server that states its slots (llama.cpp) gets one call at a time, whoever waits: slots may share one cache, in which
+five votes at once take five times the room (`SharedCache`). One vote after the other finds the same prompt in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from email.utils import parsedate_to_datetime
@@ -47,10 +49,12 @@ from proxy.protocols import compaction, endpoint_named
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import tokens_in
+from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.servers import LessonScope
 from proxy.servers.discovery import Discovered
+from proxy.servers.shared_cache import SharedCache
 from proxy.servers.upstream import JsonReply, Upstream, server_of
 from proxy.servers.upstream.choice import Destination
 from proxy.settings.profile import ANY, Profile
@@ -65,6 +69,8 @@ GRACE = 1.0  # seconds added, so that clients that got the same refusal come bac
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
+_log = logging.getLogger(__name__)
+
 CANCELLED = "cancelled"  # how a call ends that a client broke off, or that is needed no more
 
 
@@ -80,7 +86,7 @@ class Lane:
     """Admits background calls to one server.
 
     `clock` gives seconds since the epoch. `is_local` tells whether the server usually runs on one person's machine,
-    `is_serial` whether it states that it answers one request at a time.
+    `is_serial` whether it gets one call at a time.
     """
 
     def __init__(
@@ -252,6 +258,8 @@ def pause_seconds(retry_after: str | None, now: float) -> float:
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes
+MOST_IN_VAIN = 6
+"""So many calls in a row that clients broke off are two summaries; then a session has none, for `PACE_LIFE`."""
 _LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
 _MAX_MODELS = 1_000
 NOT_ACCEPTED = "not-accepted"
@@ -285,6 +293,9 @@ class Caller:
     slope: float = 1.0
     """How many tokens the request's own model counts for one of ours, in text like the request's."""
     streams: bool = False  # whether the request asks for a stream, which its server then takes
+    room: int = 0
+    """The tokens of the server's cache that a call takes; 0 if they were not counted: then one for each byte."""
+    session: Hashable = None  # of the request
 
     @property
     def maker(self) -> str:
@@ -380,9 +391,12 @@ class Dispatcher:
     report: Callable[[FinishedCall], None] = lambda _: None
     known: Mapping[str, Discovered] = field(default_factory=dict)
     budget: TokenBudget | None = None  # what calls may spend for each tenant; None if that is not bounded
+    shared_cache: Callable[[LessonScope], SharedCache | None] = lambda _: None  # of the slots of a model's server
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # of each server, and of each base URL
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
+    _in_vain: Lru[Hashable, list[float]] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
+    """By session: when its last calls were broken off, on the clock."""
 
     def lane_of(self, base_url: str) -> Lane:
         """The lane of the server at a base URL."""
@@ -391,7 +405,7 @@ class Dispatcher:
         server = server_of(base_url)
         if server not in self._lanes:
             known = self.known.get(server)
-            facts = (lambda: known.is_local, lambda: known.is_serial) if known is not None else ()
+            facts = (lambda: known.is_local, lambda: known.slots > 0) if known is not None else ()
             self._lanes[server] = Lane(self.background, self.clock, *facts)
         return self._lanes.setdefault(base_url, self._lanes[server])
 
@@ -411,6 +425,10 @@ class Dispatcher:
         address = address_for(model, caller)
         lane, known = self.lane_of(address), self.known.get(server_of(address))
         deadline = self.deadline(model, caller) if deadline is None else deadline
+        if (in_vain := self._in_vain.use((address, caller.session))) is None:
+            in_vain = self._in_vain.put((address, caller.session), [])
+        if len(in_vain) >= MOST_IN_VAIN and self.clock() < in_vain[-1] + PACE_LIFE:
+            return Failure(PAUSED)
         try:
             self._check_credential(model, caller)
             async with AsyncExitStack() as turn:
@@ -425,11 +443,16 @@ class Dispatcher:
                 try:
                     result = await call(lane)
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
+                    in_vain.clear()
                     return result
                 finally:
                     asked, seconds = model.model or caller.model, time.perf_counter() - began
                     self.report(FinishedCall(role, asked, caller.background, failure, tokens, seconds))
         except CallBlocked as blocked:
+            if blocked.reason == PREEMPTED:
+                in_vain.append(self.clock())
+                if len(in_vain) == MOST_IN_VAIN:
+                    _log.warning("%s: quick requests break off all own calls; rules condense now", label(caller.model))
             return Failure(blocked.reason)
 
     def expected_seconds(self, model: ModelRole, caller: Caller, *, joins: bool) -> float:
@@ -481,9 +504,12 @@ class Dispatcher:
     async def _sent(
         self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane, query: str
     ) -> JsonReply | Failure:
+        cache, holder = self.shared_cache(caller.scope) if model.is_at(caller.upstream.name) else None, object()
+        if cache is not None:
+            await cache.take(holder, caller.room or len(data), is_own=True)
         pace, began = self._pace_of(model, caller), asyncio.get_running_loop().time()
         pace.running.append(began)
-        has_ended = False
+        reply, has_ended = None, False
         try:
             async with asyncio.timeout(model.timeout):
                 headers, target = headers_for(model, caller), f"{path}?{query}" if query else path
@@ -495,6 +521,8 @@ class Dispatcher:
             return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
         finally:
             pace.note_end(began, asyncio.get_running_loop().time(), is_answered=has_ended)
+            if cache is not None:
+                cache.release(holder, hung_up=reply is None)
         if reply.status in _REFUSALS:
             lane.note_refusal(reply.retry_after)
         elif caller.background and not is_down(reply.status):

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
+from math import ceil
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
@@ -41,6 +42,7 @@ from proxy.reasons import Reason, Trigger
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from proxy.servers import LessonScope
+from proxy.servers.shared_cache import SharedCache
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
@@ -123,29 +125,31 @@ class Models:
     _budget: Budget | None
     caller: Caller  # on whose behalf models are asked; it becomes a background caller once no request waits
     _view: View
-    _shared_cache: Callable[[LessonScope], int | None]
+    _shared_cache: Callable[[LessonScope], SharedCache | None]
 
     async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
-        if not await offload(load_of(self._view.transcript.chain), self._fit, effects):
-            _log.info("no own call to %s: beside the prompt it would not fit in the server's cache", self.caller.model)
-            return tuple(Failure("shared-cache") for _ in effects)
-        return await self._resolver.resolve(effects, self._policy.roles, self.caller)
+        caller, cache = self.caller, self._shared_cache(self.caller.scope)
+        if cache is not None:
+            room = await offload(load_of(self._view.transcript.chain), self._room, cache, effects)
+            if room is None:
+                _log.info("no own call to %s: beside the prompt it would not fit in the server's cache", caller.model)
+                return tuple(Failure("shared-cache") for _ in effects)
+            caller = replace(caller, room=room)
+        return await self._resolver.resolve(effects, self._policy.roles, caller)
 
-    def _fit(self, effects: tuple[Effect, ...]) -> bool:
-        """Whether each prompt with its answer fits, beside the client's view, the cache that requests share."""
-        return all(map(self._fits, effects))
-
-    def _fits(self, effect: Effect) -> bool:
-        """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""
-        if isinstance(effect, Compact):
-            return True  # it is the view itself, which the server has just read
-        role, budget, text = self._policy.roles[effect.role], self._budget, self._view.counter.text
-        tokens = self._shared_cache(self.caller.scope) if role.is_at(self.caller.upstream.name) else None
-        if tokens is None or budget is None:
-            return True
-        continued = text(effect.view or "") if isinstance(effect, Ask) else 0
-        needed = text(effect.system) + text(effect.user) + continued + effect.max_tokens + self._view.tokens
-        return needed <= tokens * budget.window / budget.upstream_window  # in tokens of our own count
+    def _room(self, cache: SharedCache, effects: tuple[Effect, ...]) -> int | None:
+        """The server's tokens of the longest prompt; None if one and the view overfill a shared cache."""
+        budget, text, longest = self._budget, self._view.counter.text, 0
+        scale = budget.upstream_window / budget.window if budget is not None else 1.0
+        for effect in effects:
+            # A compaction's prompt is the view itself, which the server has just read.
+            if not isinstance(effect, Compact) and self._policy.roles[effect.role].is_at(self.caller.upstream.name):
+                continued = text(effect.view or "") if isinstance(effect, Ask) else 0
+                prompt = text(effect.system) + text(effect.user) + continued
+                if cache.is_shown and (prompt + effect.max_tokens + self._view.tokens) * scale > cache.size:
+                    return None
+                longest = max(longest, ceil(prompt * scale))
+        return longest
 
 
 @dataclass(slots=True, eq=False)
@@ -154,8 +158,8 @@ class PipelineRunner:
     _tasks: OwnedTasks
     _clock: Callable[[], float]
     _expected_seconds: Callable[..., float]  # how long an answer would take (`Dispatcher.expected_seconds`)
-    _shared_cache: Callable[[LessonScope], int | None]
-    """The tokens of the cache that the slots of a model's server share, if they do."""
+    _shared_cache: Callable[[LessonScope], SharedCache | None]
+    """The cache that the slots of a model's server share, or may share."""
     _cramped: Lru[int, bool] = field(default_factory=lambda: Lru(100), init=False)
 
     def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:
@@ -542,6 +546,7 @@ def caller_of(context: RequestContext, tasks: OwnedTasks | None = None, *, backg
         request.tenant,
         context.sized.calibrated.slope.value,
         body.values.get("stream") is True,
+        session=context.recognised.key,
     )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from proxy.asking import Caller
+from proxy.asking.dispatch import PAUSED, PREEMPTED
 from proxy.condensing.making import Maker, PipelineRunner, RunResult, branch_key, caller_of, shared_id
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import failed_try
@@ -237,7 +238,7 @@ class Preparer:
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
-        if verdict.failure:
+        if verdict.failure and not verdict.failure.endswith((PAUSED, PREEMPTED)):
             _log.warning("judges gave no verdict: %s", verdict.failure)
         return VoteRound(verdict, verdict.failure, tokens)
 
@@ -309,7 +310,7 @@ class Preparer:
         context, base = decision.context, decision.base
         session, stored, made = context.recognised.session, None, result.condensation
         reason = result.reason if result.asked_model or (made is None and verdict is not None) else ""
-        if reason:
+        if reason and not reason.endswith((PAUSED, PREEMPTED)):
             told = (" by a model" if made else "") + (" after a YES" if verdict else "")
             _log.warning("preparing a condensation%s failed: %s", told, reason)
         if made is None:

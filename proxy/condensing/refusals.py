@@ -51,6 +51,9 @@ class Refusals:
     async def after(self, refused: Attempt, answer: OpenedReply, timing: Timing) -> Next:
         """What the first row of the ladder does that recognises the refusal; nothing after an internal error."""
         found = Next(refused)
+        request = refused.decision.context.request
+        if (cache := self.parts.servers.shared_cache(request.lesson_scope)) is not None:
+            cache.release(request.until_answered)  # a model may be asked now for a smaller view
         try:
             for rung in LADDER:
                 if rung.recognises(refused, answer):

@@ -409,15 +409,20 @@ class Discovered:
         return self._reading is not None and self._reading.kind.is_local
 
     @property
-    def is_serial(self) -> bool:
-        """Whether the upstream's server states that it answers one request at a time."""
-        return self._reading is not None and self._reading.slots == 1
+    def slots(self) -> int:
+        """How many requests the upstream's server answers at a time; 0 if it does not state that."""
+        return (self._reading and self._reading.slots) or 0
+
+    async def busy_slots(self) -> int | None:
+        """How many of its slots work now, by llama.cpp's `/slots`; None if it does not say. Raises if it is down."""
+        rows = objects_at({"slots": (await self._fetch("/slots", beside_v1=True))[1]}, "slots")
+        return sum(row.get("is_processing") is True for row in rows) if rows else None
 
     @property
     def advice(self) -> Iterator[str]:
         """What a person should know of how the server was started, a sentence each; nothing if it does not say."""
         reading = self._reading or Reading(ServerKind.HOST)
-        if self.is_serial:
+        if self.slots == 1:
             yield "one slot: calls of the proxy's own give way to requests of clients"
         elif reading.slots:
             yield f"{reading.slots} slots: if they share one cache, requests that do not fit it together take turns"

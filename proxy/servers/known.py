@@ -25,6 +25,7 @@ from proxy.servers import MAX_SCOPES, LessonScope
 from proxy.servers.counting import Anchor, Calibration, Calibrator, CountedPrompt
 from proxy.servers.discovery import Discovered
 from proxy.servers.figures import Figures
+from proxy.servers.shared_cache import SharedCache
 from proxy.servers.windows import (
     REQUEST,
     SETTINGS,
@@ -124,26 +125,6 @@ class Profiles:
             _log.info("the upstream wants requests for %s in another form; from now on: %r", scope.named, taught)
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
-    """The cache that requests to a server share, and the tokens that each holds of it."""
-
-    held: dict[object, int] = field(default_factory=dict)
-    _freed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def take(self, holder: object, tokens: int, size: int) -> None:
-        """Returns when a request holds so many of `size` tokens, in place of what it held before."""
-        self.release(holder)
-        while self.held and sum(self.held.values()) + tokens > size:
-            await self._freed.wait()
-        self.held[holder] = tokens
-
-    def release(self, holder: object) -> None:
-        if self.held.pop(holder, None) is not None:
-            self._freed.set()
-            self._freed = asyncio.Event()
-
-
 class Servers:
     """What is known of all servers; one per app.
 
@@ -167,11 +148,7 @@ class Servers:
         ask_anew = partial(self.asked, anew=True)
         self.learned = LearnedWindows(facts, tasks, settings.upstream.learned_ttl, clock, self.stated, ask_anew)
         self.calibrator = Calibrator(facts, tasks, ttl=settings.store.ttl, clock=clock, report=report)
-        self.pools: Lru[LessonScope, Pool] = Lru(MAX_SCOPES)
-        """Those of the models whose server has shown that requests share its cache, by an error that it is full.
-
-        A pool is that of all tenants, because it only has requests wait for each other, and keeps our own calls back.
-        """
+        self.pools: Lru[LessonScope, SharedCache] = Lru(MAX_SCOPES)
         self.quiet: Lru[LessonScope, bool] = Lru(MAX_SCOPES)
         """Those whose streams have shown that they have no usage unless a request asks for it."""
         self.renew(settings, table)
@@ -247,10 +224,18 @@ class Servers:
         if (server := self.discovered.get(scope.upstream)) is not None:
             await server.asked(anew=anew)
 
-    def shared_cache(self, scope: LessonScope) -> int | None:
-        """The window of a model, in tokens, if its server has shown that requests share one cache of that size."""
-        stated = self.stated(scope) if scope._replace(tenant="") in self.pools else None
-        return stated.window if stated is not None else None
+    def shared_cache(self, scope: LessonScope, *, is_shown: bool = False) -> SharedCache | None:
+        """The cache that requests to a model may share, as its server has several slots or an error has shown it."""
+        server, stated = self.discovered.get(scope.upstream), self.stated(scope)
+        if server is None or stated is None:
+            return None
+        has_slots = server.slots > 1
+        key = LessonScope("" if has_slots else scope.model, upstream=scope.upstream)  # one model, under any name
+        if (cache := self.pools.get(key)) is None and (has_slots or is_shown):
+            cache = self.pools.put(key, SharedCache(server.busy_slots, self._tasks))
+        if cache is not None:
+            cache.size, cache.is_shown = stated.window, cache.is_shown or is_shown
+        return cache
 
     def learn_usage(
         self, prompt: CountedPrompt, calibrated: Calibration, view: View, applied: str, counted: int, *, shares: bool

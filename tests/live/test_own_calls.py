@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from strategies import TABLE
-from tests.live.llama import BOUND, CLIENT, IS_VLLM, MODEL, Message, history, llama, post, talk, tunnel
+from tests.live.llama import BOUND, CLIENT, IS_VLLM, MODEL, Message, history, llama, post, quick_llama, talk, tunnel
 from tests.live.test_calibration import SAYS
+from tests.live.turns import conversation
 from tests.support.proxy import running_proxy
 from tests.support.stage import controls, counter
 from tests.support.wire import Answer
@@ -17,6 +18,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 WAITS = 2.0  # the `inline_timeout` of these tests, seconds
 SLACK = 2.0  # seconds that a busy machine may add to it
+POOL_TURNS = 40
 REWRITING = [name for name in TABLE if name != "off"]
 
 
@@ -83,6 +85,25 @@ def test_the_limit_of_an_answer_is_in_the_servers_tokens() -> None:
             record = record[:-1]
         tokens = post(url, "/tokenize", {"content": f"<summary>{record}</summary>"}).json()["tokens"]
     assert words < len(tokens) <= asked["max_completion_tokens"], (words, len(tokens))
+
+
+@pytest.mark.parametrize("strategy", ["dynacontext", "half-window"])
+def test_own_calls_end_no_reply_before_slots_that_share_one_pool(strategy: str) -> None:
+    """The client always asks while a call of the proxy's own is under way, which would overfill the pool with it."""
+    messages, _ = conversation(1)
+    with (
+        quick_llama(n_ctx=2_048, n_parallel=-1) as url,
+        tunnel(url) as passing,
+        running_proxy(passing.url, as_shipped=True, strategy=strategy, inline_timeout=WAITS) as proxy,
+    ):
+        for end in range(2, 2 * POOL_TURNS, 2):
+            answer = talk(proxy.url, messages[:end], controls(session="s"), max_tokens=48, stream=True)
+            assert answer.status == 200, answer.body
+            assert b'"error"' not in answer.body, (end, answer.body)
+            passing.meets_own()
+    assert any(call.is_own for call in passing.calls)
+    of_clients = [call for call in passing.calls if not call.is_own]
+    assert len(of_clients) == POOL_TURNS - 1, "a request was refused and repeated"
 
 
 def test_two_conversations_share_one_pool(pool: tuple[str, int]) -> None:

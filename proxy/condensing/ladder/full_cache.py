@@ -13,7 +13,7 @@ from proxy.condensing.ladder.rung import Next, Parts, Rung
 from proxy.condensing.turn import Decision
 from proxy.protocols.opening import OpenedReply
 from proxy.quoting import label
-from proxy.servers.known import Pool, Servers
+from proxy.servers.known import Servers
 from proxy.servers.refusals import Refusal, Unit
 
 _log = logging.getLogger(__name__)
@@ -53,22 +53,20 @@ def note_full(servers: Servers, refusal: Refusal, decision: Decision) -> bool | 
         return None
     if decision.expected_tokens + (request.body.envelope.reply_limit or 0) > stated.window:
         return False
-    scope = request.lesson_scope._replace(tenant="")
-    servers.pools.put(scope, servers.pools.get(scope) or Pool())
+    servers.shared_cache(request.lesson_scope, is_shown=True)
     return True
 
 
 async def take_room(parts: Parts, attempt: Attempt) -> None:
     """Returns when an attempt fits into the cache that requests share; one that is repeated has it alone."""
     decision, request = attempt.decision, attempt.decision.context.request
-    pool = parts.servers.pools.get(request.lesson_scope._replace(tenant=""))
-    size, held_until = parts.servers.shared_cache(request.lesson_scope), request.until_answered
-    if pool is None or size is None or held_until is None:
+    cache, held_until = parts.servers.shared_cache(request.lesson_scope), request.until_answered
+    if cache is None or held_until is None:
         return
-    reply = size - parts.policies.usable(size, request.model, request.body.envelope.reply_limit)
+    reply = cache.size - parts.policies.usable(cache.size, request.model, request.body.envelope.reply_limit)
     alone = Step.REPEATED in attempt.tried
-    await pool.take(held_until, size if alone else min(decision.expected_tokens + reply, size), size)
-    held_until.callback(pool.release, held_until)
+    await cache.take(held_until, cache.size if alone else decision.expected_tokens + reply)
+    held_until.callback(cache.release, held_until)
 
 
 RUNG = Rung(recognises, after)

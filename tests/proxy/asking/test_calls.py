@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from proxy.asking import Caller, FinishedCall
-from proxy.asking.dispatch import PACE_LIFE, Pace
+from proxy.asking.dispatch import MOST_IN_VAIN, PACE_LIFE, Pace
 from proxy.protocols.chat import CHAT_ENDPOINT
 from proxy.settings.tables import ModelRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Failure
@@ -202,6 +202,27 @@ async def test_a_question_that_clients_break_off_is_asked_three_times(upstream: 
                 await asyncio.to_thread(asked.disconnected.wait)
         assert await task == (Failure("preempted"),)
     assert len(upstream.journal) == 3
+
+
+async def test_a_session_that_breaks_all_calls_off_has_none_for_a_while(
+    upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    never, clock, quick = Signal("the end of the test"), Clock(), replace(LATER, session="quick")
+    upstream.reply(*[hang(never)] * MOST_IN_VAIN, completion("record"), completion("record"))
+    async with asking(upstream.base_url, clock=clock, mode="idle") as own:
+        for first in (0, 3):
+            task = asyncio.create_task(own.ask(caller=quick))
+            for n in range(first, first + 3):
+                asked = await asyncio.to_thread(upstream.journal.await_arrival, n + 1)
+                with own.lane.foreground():
+                    await asyncio.to_thread(asked.disconnected.wait)
+            assert await task == (Failure("preempted"),)
+        assert await own.ask(caller=quick) == (Failure("paused"),)
+        assert len(upstream.journal) == MOST_IN_VAIN
+        assert await own.ask(caller=replace(LATER, session="slow")) == (RECORD,)
+        clock.now += PACE_LIFE
+        assert await own.ask(caller=replace(quick, asked_at=clock.now)) == (RECORD,)
+    assert caplog.text.count("m: quick requests break off all own calls") == 1
 
 
 async def test_an_idle_question_that_is_waited_for_goes_first(upstream: ScriptedUpstream) -> None:

@@ -17,6 +17,7 @@ from proxy.controls import Controls
 from proxy.protocols.chat import ChatCounter
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.servers import LessonScope
+from proxy.servers.shared_cache import SharedCache
 from proxy.servers.upstream import Upstream
 from proxy.servers.upstream.choice import DEFAULTS, Destination
 from proxy.settings import Settings
@@ -69,7 +70,7 @@ async def attempt(
     rounds: int = 12,
     caller: Caller | None = CALLER,
     expected: float = 0.0,
-    shared_cache: Callable[[LessonScope], int | None] = lambda _: None,
+    shared_cache: Callable[[LessonScope], SharedCache | None] = lambda _: None,
 ) -> RunResult:
     client = Upstream(UpstreamSettings())
     caller = caller and replace(caller, upstream=Destination("up", upstream.base_url))
@@ -87,10 +88,17 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
     upstream.reply(summary())
     threads: list[threading.Thread] = []
 
-    def shared_cache(_: LessonScope) -> None:
-        threads.append(threading.current_thread())
+    class Watched(SharedCache):
+        def __getattribute__(self, name: str) -> object:
+            if name == "is_shown":
+                threads.append(threading.current_thread())
+            return super().__getattribute__(name)
 
-    await attempt(upstream, rounds=100, using=policy(window=10_000), shared_cache=shared_cache)
+    async def busy() -> int:
+        return 0
+
+    shared_cache = Watched(busy, OwnedTasks(), size=10_000)
+    await attempt(upstream, rounds=100, using=policy(window=10_000), shared_cache=lambda _: shared_cache)
     assert threads
     assert threading.main_thread() not in threads
 
