@@ -138,11 +138,11 @@ def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> s
 
 
 def _economy_phrase(decision: Decision) -> str:
-    """What condensing at the cheapest trigger saves or would save."""
-    advice = decision.context.advice
-    if advice is None:
-        return ""
+    """What condensing at the cheapest trigger saves or would save, the tip once in a session."""
+    advice, session = decision.context.advice, decision.context.recognised.session
     is_auto = decision.context.policy.economy == "auto"
+    if advice is None or (session and "economy" in session.traits and not is_auto):
+        return ""
     sizes = f"from {short(advice.trigger)} to {short(advice.target)} tokens"
     does, cuts = ("economy=auto condenses", "cuts") if is_auto else ("tip: economy=auto would condense", "cut")
     return f", {does} {sizes} and {cuts} prompt cost by {advice.saves:.0%}"

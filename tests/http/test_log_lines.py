@@ -56,6 +56,12 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     ), line
 
 
+def test_a_session_is_told_once_where_condensing_is_cheapest(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    for session, rounds in (("one", 12), ("one", 13), ("one", 14), ("another", 12)):
+        stage.ask(chat(rounds), controls(session=session))
+    assert ["tip: economy=auto" in line for line in lines(stage, caplog)] == [True, False, False, True]
+
+
 def test_only_tools_are_called_tools(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
     stage.ask(chat(1))
