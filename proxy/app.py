@@ -38,7 +38,7 @@ from proxy.quoting import printable
 from proxy.services import OTLP, open_services
 from proxy.settings import Settings
 from proxy.store.base import Store
-from proxy.turn.compress import COMPRESS, PATH
+from proxy.turn.compress import PATH, Compress
 from proxy.turn.drive import CondensedEndpoint
 from proxy.turn.layer import Guard, Serving, error_response, new_request_id
 from proxy.turn.passing import PassThrough
@@ -103,7 +103,7 @@ def create_app(
     app.router.routes.extend(
         [
             *(Route(path, served, methods=["POST"]) for path, served in _SERVED.items()),
-            Route(PATH, COMPRESS, methods=["POST"]),
+            Route(PATH, Compress(), methods=["POST"]),
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(_dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(_dashboard)),

@@ -1,9 +1,9 @@
 """`POST /v1/compress`: the view of a list is the answer, for gateways and frameworks that send it themselves.
 
-One more end of the one way: the turn with its session, and an answered view counts as forwarded. Nothing is sent to the
-upstream, so nothing proves the caller's credential now: unless that was proved lately, or callers have keys or are one,
-nothing stored is used. Without a session's id rows keep their places (`strategies/rows.py`), because gateways put them
-back among others; that follows from the list alone. Only a strategy that is named asks a model.
+It is the turn with its session, and an answered view counts as forwarded. Nothing is sent to the upstream, so nothing
+proves the caller now: unless that was done lately, or callers have keys or are one, nothing stored is used. Without a
+session's id rows keep their places (`strategies/rows.py`), because gateways put them back among others; that follows
+from the list alone. Only a strategy that is named asks a model.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from proxy.quoting import quoted
 from proxy.reasons import Action, Reason, Trigger
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.turn.drive import follow_up, store, take_in
-from proxy.turn.ends import own_reply
+from proxy.turn.ends import Served, own_reply
 from proxy.turn.layer import error_response
-from proxy.turn.read_only import ReadOnly
 from proxy.turn.reading import AdmittedRequest, PassOn, read_request, require_history, spend
 from strategies import DEFAULT, Pipeline, stages
 from strategies.mask import Mask
@@ -87,13 +86,13 @@ def _word(config: dict[str, Any], key: str, known: Collection[str]) -> str:
     raise BadRequest(f"config.{key} must be one of {', '.join(known)}, not {quoted(value)}.", param=f"config.{key}")
 
 
-class Compress(ReadOnly):
+class Compress(Served):
     """What is served at the path; errors have the form of the list's protocol, and nothing is passed on."""
 
-    async def _app(self, came: AdmittedRequest) -> ASGIApp:
-        came.line.endpoint = self.endpoint
+    async def app_for(self, came: AdmittedRequest) -> ASGIApp:
+        endpoint = came.line.endpoint = _ENDPOINTS["chat"]
         try:
-            asked = await read_request(self.endpoint, came, partial(_read, came.line))
+            asked = await read_request(endpoint, came, partial(_read, came.line))
             with came.client.unless_gone():
                 await spend(came, asked)
                 require_history(asked)
@@ -104,9 +103,6 @@ class Compress(ReadOnly):
                 error = BadRequest(f"The body must be readable, its list whole ({error.reason}).", param="messages")
             came.line.error = error.code or error.type
             return error_response(error, came.line.endpoint.path)
-
-
-COMPRESS = Compress(_ENDPOINTS["chat"])
 
 
 async def _answered(came: AdmittedRequest, asked: ClientRequest) -> ASGIApp:

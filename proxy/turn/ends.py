@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
@@ -40,7 +40,7 @@ from proxy.servers.refusals import Subject
 from proxy.servers.upstream import UpstreamReply
 from proxy.settings.profile import Restriction
 from proxy.store.base import StoreError
-from proxy.turn.reading import AdmittedRequest
+from proxy.turn.reading import AdmittedRequest, ClientGone, admit
 from proxy.turn.relay import Relay
 from proxy.turn.sending import headers_of, posted
 from proxy.values import objects_at
@@ -56,6 +56,25 @@ class Decide(Protocol):
     """What decides on a request (`proxy/turn/drive.py`)."""
 
     def __call__(self, services: Services, asked: ClientRequest) -> Awaitable[Turn]: ...
+
+
+class Served:
+    """What is served at a path whose requests are not sent as they are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; raises `ProxyError`."""
+        came = admit(scope, receive, send)
+        try:
+            app = await self.app_for(came)
+            came.line.is_relayed = isinstance(app, Relay)
+            await came.answer(app)
+        except ClientGone:
+            await came.leave_unanswered()
+        finally:
+            await came.end()
+
+    async def app_for(self, came: AdmittedRequest) -> ASGIApp:
+        raise NotImplementedError
 
 
 async def answered_here(came: AdmittedRequest, turn: Turn, decide: Decide) -> Response | None:

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from proxy.bodies.wire import ClientRequest
 from proxy.condensing import account
@@ -21,13 +21,11 @@ from proxy.http.headers import encode_headers
 from proxy.protocols.endpoint import Endpoint
 from proxy.reasons import Reason
 from proxy.turn.drive import decide
-from proxy.turn.ends import own_reply, serve_compaction
+from proxy.turn.ends import Served, own_reply, serve_compaction
 from proxy.turn.passing import pass_on_unread
 from proxy.turn.reading import (
     AdmittedRequest,
-    ClientGone,
     PassOn,
-    admit,
     as_it_came,
     read_request,
     require_history,
@@ -40,25 +38,13 @@ _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOnly:
+class ReadOnly(Served):
     """What is served where an endpoint's requests are counted, or where the upstream compacts its lists."""
 
     endpoint: Endpoint
     compacts: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; raises `ProxyError`."""
-        came = admit(scope, receive, send)
-        try:
-            app = await self._app(came)
-            came.line.is_relayed = isinstance(app, Relay)
-            await came.answer(app)
-        except ClientGone:
-            await came.leave_unanswered()
-        finally:
-            await came.end()
-
-    async def _app(self, came: AdmittedRequest) -> ASGIApp:
+    async def app_for(self, came: AdmittedRequest) -> ASGIApp:
         try:
             asked = await read_request(self.endpoint, came)
             with came.client.unless_gone():
