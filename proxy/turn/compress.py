@@ -171,10 +171,8 @@ def _keeping_rows(services: Services, asked: ClientRequest) -> ClientRequest:
     named, param = asked.controls.strategy, asked.controls.param("strategy")
     pipeline = named or pipeline_named(services.settings.own("strategy", model=asked.model))
     if named is not None and not named.is_off and not {*named.names} <= {*STAGES}:
-        needs = "config.session_id, or config.rows = 'free'"
-        raise BadRequest(
-            f"{param}: only {'+'.join(STAGES)} keeps rows; {quoted(named.text)} needs {needs}.", param=param
-        )
+        message = f"{param}: only {'+'.join(STAGES)} keeps rows; name a config.session_id, or config.rows = 'free'."
+        raise BadRequest(message, param=param)
     strategy = pipeline if pipeline.is_off else Pipeline(STAGES, pipeline.observe)
     return asked._replace(controls=replace(asked.controls, strategy=strategy))
 
