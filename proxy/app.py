@@ -103,7 +103,7 @@ def create_app(
     app.router.routes.extend(
         [
             *(Route(path, served, methods=["POST"]) for path, served in _SERVED.items()),
-            Route(PATH, Compress(), methods=["POST"]),
+            *(Route(path, Compress(), methods=["POST"]) for path in (PATH, f"{PATH}/")),
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(_dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(_dashboard)),

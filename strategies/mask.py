@@ -106,10 +106,10 @@ class Mask(Strategy):
         is_repeated = call is not None and files.has_later(call)
         if tokens <= self.options.min_tokens:
             return text
-        if files.keeps(target(call) if call else None, tokens):
+        file, tool, least = target(call) if call else None, call.name if call else "", 2 * self.options.min_tokens
+        if files.keeps(file, tokens):
             return text
-        least = 2 * self.options.min_tokens
-        return masked_result(text, tokens, call, handle, least, is_repeated=is_repeated, chinese=files.chinese)
+        return masked_result(text, tokens, tool, file, handle, least, is_repeated=is_repeated, chinese=files.chinese)
 
     def _arguments(self, call: ToolCall, files: _Files, handle: str) -> Mapping[str, object] | None:
         arguments = parsed(call.arguments)

@@ -17,6 +17,7 @@ from strategies.core.budget import Budget
 from strategies.core.excerpt import masked_result, shorten_message
 from strategies.core.messages import Message, Role, TokenCounter, ToolCall, dump
 from strategies.core.parsing import loads
+from strategies.core.paths import target
 from strategies.core.transcript import reads_chinese
 
 STAGES = MASK, SHORTEN = "mask", "shorten"
@@ -77,6 +78,7 @@ class Rows:
         lines = list(row.dialect.texts(row.body))
         for i, (text, one) in enumerate(zip(lines, row.answers or ("",), strict=True)):
             if (tokens := self.counter.text(text)) > self.min_tokens:
+                tool, file = (calls[one].name, target(calls[one])) if one in calls else ("", None)
                 told = {"is_repeated": False, "chinese": reads_chinese(text[:1_000])}
-                lines[i] = masked_result(text, tokens, calls.get(one), "", 2 * self.min_tokens, **told)
+                lines[i] = masked_result(text, tokens, tool, file, "", 2 * self.min_tokens, **told)
         return dump(row.dialect.with_texts(row.body, lines))

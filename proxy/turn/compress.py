@@ -18,7 +18,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp
@@ -37,7 +36,7 @@ from proxy.log import RequestLine
 from proxy.protocols import ENDPOINTS
 from proxy.protocols.endpoint import Endpoint
 from proxy.quoting import quoted
-from proxy.reasons import Action, Reason, Trigger
+from proxy.reasons import NO_MORE_CONDENSED, REASONS, Action, Reason, Trigger
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.turn.drive import follow_up, store, take_in
 from proxy.turn.ends import Served, own_reply
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 PATH = "/v1/compress"
 _OWN = {"session-id": "session", "protocol": "", "rows": "", "mode": ""}  # `mode` is Headroom's: here there is one
 _CONFIG = Member("config", _OWN | {key: key for key in KEYS if key not in ("session", "history", "if-head", "dry-run")})
+_FAILURES = REASONS - {*Reason, *NO_MORE_CONDENSED} | {Reason.INTERNAL_ERROR}
 _log = logging.getLogger(__name__)
 
 
@@ -132,10 +132,9 @@ async def _decided(services: Services, asked: ClientRequest, decide: Any) -> tup
     timing = Timing()
     try:
         context = await take_in(services, asked, timing)
-        started = perf_counter()
         decision, elements = await decide(services, context)
         sent = services.attempts.of(decision)
-        timing.condense += (perf_counter() - started) * 1000
+        timing.condense = max(timing.since_start - timing.ours, 0.0)
         return Turn(asked, timing, sent), elements or _list_of(sent.decision)
     except Exception as error:
         if isinstance(error, ProxyError):
@@ -207,7 +206,7 @@ async def _settled(services: Services, turn: Turn) -> str:
     turn.reply = turn.reply._replace(status=HTTPStatus.OK, milliseconds=turn.timing.since_start)
     turn.put_down()
     decision = turn.sent.decision
-    failure = decision.reason if decision.action is Action.DEGRADED else ""
+    failure = decision.reason if decision.reason in _FAILURES else ""
     if turn.sent.stores:
         await store(services, turn)
         if decision.context.policy.asks_models:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from strategies.core.messages import Message, TokenCounter, ToolCall, dump
-from strategies.core.paths import Target, target
+from strategies.core.messages import Message, TokenCounter, dump
+from strategies.core.paths import Target
 
 ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
 """Matches lines of a result that mention an error."""
@@ -89,10 +89,9 @@ def excerpt_of(text: str) -> str:
 
 
 def masked_result(
-    text: str, tokens: int, call: ToolCall | None, handle: str, least: int, *, is_repeated: bool, chinese: bool
+    text: str, tokens: int, tool: str, file: Target | None, handle: str, least: int, *, is_repeated: bool, chinese: bool
 ) -> str:
     """What takes the place of a result: a line, and an excerpt of a command's output of more than `least` tokens."""
-    file, tool = target(call) if call else None, call.name if call else ""
     again = again_of(file, handle, chinese=chinese)
     if chinese:
         name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""

@@ -367,3 +367,39 @@ def test_an_upstream_that_is_down_is_never_asked(stage: Stage) -> None:
     stage.upstream.reply(error(500))
     assert compressed(stage, agent(30), session_id="s")["action"] == "condensed"
     assert not stage.upstream.journal
+
+
+@pytest.mark.parametrize("config", [{"session_id": "s"}, {"rows": "free"}, {}])
+def test_a_strategy_that_fails_costs_no_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, config: Mapping[str, str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    for part in ("mask.Mask.condense", "extract.Extract.condense", "rows.Rows.go_through"):
+        monkeypatch.setattr(f"strategies.{part}", fails)
+    found = compressed(stage, agent(24), **config)
+    assert found["degraded"] == "internal-error"
+    assert problems(found["messages"]) == set()
+    assert config or found["messages"] == agent(24)
+
+
+def test_nothing_that_is_stored_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite3"
+    with proxy_with_sqlite(path, strategy="mask+extract", **ONE) as stage:
+        stage.ask(agent(30), controls(session="s"))
+        first = stage.last_view
+        compressed(stage, agent(31), session_id="s")
+        compressed(stage, chat(60), session_id="s")  # another branch
+        compressed(stage, agent(40))
+        compressed(stage, agent(30), session_id="s", no_store=True)
+        with_others = store_rows(path)
+        answer = stage.ask(agent(32), controls(session="s"))
+        assert (answer.action, stage.last_view[: len(first)]) == ("replayed", first)
+        assert with_others["sessions"] == 1
+
+
+def test_a_slash_at_the_end_leads_nowhere_else(stage: Stage) -> None:
+    body = {"model": stage.model, "messages": agent(2)}
+    assert wire.post_json(stage.proxy.url, f"{PATH}/", body).json()["action"] == "passed"
+    assert not stage.upstream.journal
