@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from proxy.bodies.measure import Measurer
+from proxy.callers.tenants import FRESH
 from tests.http.strict import assert_view, problems
 from tests.http.test_keys import ANNA, BEN, entry, keyed
 from tests.http.test_store_failures import wait_until_ready
 from tests.support import wire
+from tests.support.logins import login
 from tests.support.redis_server import RedisServer
 from tests.support.replies import error
 from tests.support.stage import (
@@ -26,6 +28,7 @@ from tests.support.stage import (
     proxy_with_upstream,
     store_rows,
 )
+from tests.support.virtual_time import Clock
 
 PATH = "/v1/compress"
 Message = Mapping[str, Any]
@@ -236,6 +239,18 @@ def test_a_credential_that_nothing_has_proved_gets_its_answer_from_the_list_alon
         assert (found["action"], found["messages"]) == ("replayed", stage.last_view)
         stranger = compressed(replace(stage, key="sk-other"), agent(30), session_id="s")
         assert (stranger["action"], stranger["reason"]) == ("condensed", "credential-unproven")
+
+
+def test_a_login_that_is_forged_or_was_proved_long_ago_sees_nothing() -> None:
+    clock = Clock()
+    with proxy_with_upstream(strategy="mask+extract", clock=clock) as stage:
+        owner, forger = (replace(stage, key=login("ann", signature=each)) for each in ("signed", "forged"))
+        owner.ask(agent(30), controls(session="s"))
+        assert compressed(forger, agent(30), session_id="s")["reason"] == "credential-unproven"
+        assert compressed(owner, agent(30), session_id="s")["action"] == "replayed"
+        clock.now += FRESH + 1
+        assert compressed(owner, agent(30), session_id="s")["reason"] == "credential-unproven"
+        assert len(stage.upstream.journal) == 1
 
 
 def test_an_operators_key_proves_no_caller() -> None:
