@@ -147,8 +147,7 @@ def _drop(arguments: argparse.Namespace) -> None:
     line, rows = arguments.line, request_session(arguments)["ledger"]
     if line.isdecimal() and line not in [row["id"] for row in rows] and 0 < int(line) <= len(rows):
         line = rows[int(line) - 1]["id"]
-    query = {"now": "true"} if arguments.now else {}
-    hint = "its ledger has no such line, and its memory no such card"
+    query, hint = {"now": "true"} if arguments.now else {}, "its ledger has no such line, and its memory no such card"
     request_session(arguments, "ledger", line, method="DELETE", hint_404=hint, **query)
     print(f"dropped {line}, {'at once' if arguments.now else 'from the next condensation on'}")
 

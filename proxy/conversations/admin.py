@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.conversations.cards import SOURCE as SCOPE
-from proxy.conversations.cards import parse_card, parse_export, with_card, without_cards
+from proxy.conversations.cards import parse_card, parse_export, with_card, without_blocks, without_cards
 from proxy.conversations.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.conversations.drops import drop_mark, ledger_of, line_ids
 from proxy.conversations.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
@@ -157,10 +157,7 @@ class Admin:
         return ShownSession(document, session, requests, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str, *, undo: bool = False) -> Document | None:
-        """Takes a condensation back, so that no later view applies it; with `undo`, takes that back.
-
-        None if there is no such condensation. May be repeated.
-        """
+        """Takes a condensation back, or with `undo` that; None if there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         records = session.condensations if session else ()
         found = next((record for record in records if record.id == condensation), None)
@@ -172,10 +169,7 @@ class Admin:
         return {"object": "restored" if undo else "reverted", "condensation": condensation}
 
     async def drop(self, key: StoreKey, line: str, *, now: bool = False) -> Document | None:
-        """Leaves a line out of the ledger from the next condensation on, or at once; None if there is none such.
-
-        May be repeated.
-        """
+        """Leaves a line out of the ledger from the next condensation on, or `now`; None if no record has it."""
         session = await self._stored.in_time(self._stored.load(key))
         if session is None or line not in line_ids(session):
             return None
@@ -524,8 +518,8 @@ class MemoryAdmin:
         session = await self._change(key, changed)
         return {"object": "imported", "added": added, "known": len(cards) - added} if session else None
 
-    async def forget(self, key: StoreKey, card: str | None = None) -> Document | None:
-        """Deletes all cards, or one and those that say the same. Returns how many; None also if it is not there."""
+    async def forget(self, key: StoreKey, card: str | None = None, *, now: bool = False) -> Document | None:
+        """Deletes all cards, or one and those that say the same, `now` in views too; None also if it is not there."""
         gone = 0
 
         def changed(session: Session | None) -> Session | None:
@@ -535,6 +529,7 @@ class MemoryAdmin:
             if session is None or (card is not None and not ids):
                 return None
             left = without_cards(session, ids)
+            left = without_blocks(left, [each.content for each in seen if each.id in ids]) if now else left
             gone = len(seen) - len(left.cards())
             return left
 

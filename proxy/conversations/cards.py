@@ -11,7 +11,7 @@ request's condensation are also put into its scope.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -19,6 +19,8 @@ from proxy.conversations.session import Session, session_key
 from proxy.errors import BadRequest
 from proxy.store.base import StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, distinct
+from strategies.core.messages import dump
+from strategies.core.pieces import Literal, blocks_in
 
 SOURCE = "X-Condenser-Memory-Scope"
 SHOWN = "scope:"  # the prefix of a scope's name in its id
@@ -59,6 +61,14 @@ def without_cards(session: Session, ids: Collection[str]) -> Session:
     unwanted = [card for card in _all(session) if card.id in ids]
     gone = (known.id for known in _all(session) if known.id in ids or any(_alike(card, known) for card in unwanted))
     return session._replace(forgotten_ids=tuple(dict.fromkeys((*session.forgotten_ids, *gone))))
+
+
+def without_blocks(session: Session, contents: Iterable[str]) -> Session:
+    """The session without the memory blocks that show one of these cards."""
+    texts, blocks = [dump({"": content})[5:-2] for content in contents], blocks_in(session.patches)
+    raws = {patch: "".join(piece.raw for piece in patch.pieces if isinstance(piece, Literal)) for patch in blocks}
+    kept = (patch for patch in session.patches if not any(text in raws.get(patch, "") for text in texts))
+    return session._replace(patches=tuple(kept))
 
 
 def _all(session: Session) -> Iterator[MemoryCard]:

@@ -25,6 +25,7 @@ NOTED: Mapping[str, str] = {
     "condensed": "action_condensed",
     "degraded": "action_degraded",
     "reread": "reread_tokens",
+    "saved": "saved_tokens",
 }
 """The rings of requests, and the amount of the sums that has the requests of each."""
 

@@ -91,7 +91,8 @@ def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
     if standing := ready["standing_still"]:
         found.append(Notice("loops", f"Work in the background stands still: {', '.join(standing)}. Restart the proxy."))
     if total["failed"]:
-        found.append(Notice("failed", f"{total['failed']:,} requests failed.", "requests?show=failed"))
+        text = f"{total['failed']:,} request{'s' if total['failed'] != 1 else ''} failed."
+        found.append(Notice("failed", text, "requests?show=failed"))
     if total["action_degraded"]:
         count = total["action_degraded"]
         found.append(

@@ -358,9 +358,9 @@ async def _deleted(deleting: Awaitable[bool]) -> Answer:
 
 async def _drop(call: Call) -> Answer:
     """Drops a line of the ledger, or a memory card by its id."""
-    name, admin = call.names[2], call.services.admin
-    dropped = await admin.drop(call.key, name, now=call.query.get("now") == "true")
-    return dropped or await call.services.memory_admin.forget(call.key, name)
+    name, now, services = call.names[2], call.query.get("now") == "true", call.services
+    dropped = await services.admin.drop(call.key, name, now=now)
+    return dropped or await services.memory_admin.forget(call.key, name, now=now)
 
 
 async def _search(call: Call) -> Answer:

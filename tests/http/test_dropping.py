@@ -8,6 +8,7 @@ import pytest
 from proxy.cli import main
 from tests.http.test_agents import Api, each_api
 from tests.http.test_keys import BEN, keyed
+from tests.http.test_memory_injection import diary, ending
 from tests.http.test_operators import ROLES
 from tests.http.test_reverting import (
     AGENT_WINDOW,
@@ -232,3 +233,33 @@ def test_the_command_takes_the_latest_revert_back(stage: Stage, capsys: pytest.C
     assert main(["sessions", "revert", "s", "--undo", *where]) == 0
     assert capsys.readouterr().out == f"no revert to take back\nreverted {name}\nrestored {name}\n"
     assert stage.ask(chat(TRIGGER), controls(session="s")).condensation == name
+
+
+@pytest.mark.parametrize(("query", "is_shown"), [("", True), ("?now=true", False)])
+def test_a_card_leaves_the_next_block_and_with_now_those_that_views_show(query: str, is_shown: bool) -> None:
+    fact, question = 'The well is "behind" the barn.', "Where is the well?"
+    settings: dict[str, Any] = {"strategy": "recent", "memory": {"default": "inject"}, "admin": {"token": TOKEN}}
+    with proxy_with_upstream(**settings) as stage:
+        stage.ask(diary(12), controls(session="s", force="true"))
+        place = only_place(stage.proxy.url)
+        card = admin(stage, f"{place}/memory", "POST", {"content": fact}).json()["id"]
+        asked = ending(diary(12), question)
+        stage.ask(asked, controls(session="s"))
+        assert fact in str(memory_in(stage))
+        later: list[Message] = [
+            *asked,
+            {"role": "assistant", "content": "There."},
+            {"role": "user", "content": "Thanks."},
+        ]
+        stage.ask(later, controls(session="s"))
+        assert fact in str(memory_in(stage))
+        assert admin(stage, f"{place}/ledger/{card}{query}", "DELETE").json() == {"object": "forgotten", "cards": 1}
+        stage.ask(later, controls(session="s"))
+        assert (fact in str(memory_in(stage))) is is_shown
+        stage.ask([*later[:-1], asked[-1]], controls(session="s"))
+        assert question in str(stage.last_view[-1])
+        assert str(memory_in(stage)).count("barn") == int(is_shown)  # no new block has it
+
+
+def memory_in(stage: Stage) -> list[str]:
+    return [each["content"] for each in stage.last_view if each.get("name") == "memory_context"]

@@ -54,6 +54,10 @@ def test_failed_and_rescued_requests_are_listed_after_any_number_of_other_sessio
         assert len(shown(stage, "show=rescued&q=garden")) == 2
         assert shown(stage, "show=rescued&q=another") == []
         assert len(shown(stage, "")) == LISTED
+        assert shown(stage, "show=saved") == []  # what was rescued saved nothing
+        stage.ask(chat(8), controls(session="shed", force="true"))
+        (saved,) = shown(stage, "show=saved")
+        assert ">shed<" in saved
         found = admin(stage, "/_condenser/requests?show=rescued", token="operator")
         assert [row["after"] for row in found.json()["data"]] == [
             int(answer.header("x-condenser-tokens-after") or 0) for answer in reversed(rescued)

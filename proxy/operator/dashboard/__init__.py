@@ -245,10 +245,10 @@ def _card_in(form: Form) -> dict[str, str]:
 _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] = {
     "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
     "restore": lambda services, key, form: services.admin.revert(key, form.get("id", ""), undo=True),
-    "drop": lambda services, key, form: services.admin.drop(key, form.get("id", ""), now=form.get("now") == "true"),
+    "drop": lambda services, key, form: services.admin.drop(key, form.get("id", ""), now="now" in form),
     "pin": lambda services, key, form: services.admin.pin(key, _place_in(form)),
     "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
-    "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
+    "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-", now="now" in form),
     "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
     "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),
     "delete": lambda services, key, _form: services.admin.delete(key),

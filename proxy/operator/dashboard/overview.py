@@ -92,18 +92,13 @@ def kinds(total: Counter[str]) -> tuple[int, int, int]:
 
 def tiles(total: Mapping[str, int], currency: str) -> list[tuple[str, str, int | str, str]]:
     """The figures of the overview: the name of each, where it leads, its amount, and what it counts."""
-    get, rescued = Counter(total), "requests?show=rescued"
+    get, rescued, saved = Counter(total), "requests?show=rescued", "requests?show=saved"
     net = money(net_and_rescuing(total)[0], currency) if get["cost"] else "no prices"
     own = f"tokens, in {get['own_calls']:,} calls of Condenser"
     return [
         ("Requests rescued", rescued, get["rescued"], f"of {get['requests']:,}: did not fit uncondensed"),
-        (
-            "Tokens saved, gross",
-            "sessions?sort=saved",
-            get["saved_tokens"],
-            "on requests that would have fitted anyway",
-        ),
-        ("Saved, net", "sessions?sort=saved", net, "gross, less own calls and lost cache hits of the same requests"),
+        ("Tokens saved, gross", saved, get["saved_tokens"], "on requests that would have fitted anyway"),
+        ("Saved, net", saved, net, "gross, less own calls and lost cache hits of the same requests"),
         ("Own model calls", "sessions?sort=own", get["own_tokens"], own),
         ("Lost cache hits", "requests?show=reread", get["reread_tokens"], "tokens read anew after a condensation"),
         ("Failed", "requests?show=failed", get["failed"], "requests without an answer"),
