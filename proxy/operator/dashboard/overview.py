@@ -98,7 +98,7 @@ def tiles(total: Mapping[str, int], currency: str) -> list[tuple[str, str, int |
     return [
         ("Requests rescued", rescued, get["rescued"], f"of {get['requests']:,}: did not fit uncondensed"),
         ("Tokens saved, gross", saved, get["saved_tokens"], "on requests that would have fitted anyway"),
-        ("Saved, net", saved, net, "gross, less own calls and lost cache hits of the same requests"),
+        ("Saved, net", saved, net, "less own calls and lost cache hits of the same requests"),
         ("Own model calls", "sessions?sort=own", get["own_tokens"], own),
         ("Lost cache hits", "requests?show=reread", get["reread_tokens"], "tokens read anew after a condensation"),
         ("Failed", "requests?show=failed", get["failed"], "requests without an answer"),
