@@ -28,8 +28,8 @@ Item = dict[str, Any]
 class Curious:
     """A model that has the shell count until a line says what was left out, has its handle opened, and is done."""
 
-    def __init__(self) -> None:
-        self.step, self.opens = 0, ""
+    def __init__(self, server: str = SERVER) -> None:
+        self.server, self.step, self.opens = server, 0, ""
 
     def __call__(self, body: Mapping[str, Any]) -> Sequence[Item] | str:
         if not body.get("tools"):
@@ -45,7 +45,7 @@ class Curious:
         return text(words)
 
     def expand(self, arguments: Item) -> Item:
-        return tool_use(f"{SERVER}__expand", arguments)
+        return tool_use(f"{self.server}__expand", arguments)
 
     def counts(self, step: int) -> Item:
         return tool_use("Bash", {"command": f"seq {step}000 {step}900", "description": "Counts"})
@@ -56,7 +56,7 @@ class CuriousCodex(Curious):
         return message(words)
 
     def expand(self, arguments: Item) -> Item:
-        return {**function_call("expand", arguments), "namespace": SERVER}
+        return {**function_call("expand", arguments), "namespace": self.server}
 
     def counts(self, step: int) -> Item:
         return function_call("exec_command", {"cmd": f"seq {step}000 {step}900"})
