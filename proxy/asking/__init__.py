@@ -9,11 +9,11 @@ The votes of one round are asked for at the same time. As soon as the outcome is
 are cancelled, which closes their connections. A failed call is a vote that does not count, and is not repeated. If the
 first three answers are no votes, no more are asked for.
 
-Servers differ in the name of the limit, in whether they take a system prompt that is not the client's, and in whether
-a user message may follow a tool's result. Models that reason spend the limit of an answer on thoughts. The form in
-which one question was answered holds for later ones to the same model under the same credential, as long as this
-process runs. A refusal teaches only what the form did not say yet, so a question is asked again only while there is
-something to learn.
+Servers differ in the members that they take, in whether they must be asked for a stream, in whether they take a system
+prompt that is not the client's, and in whether a user message may follow a tool's result. Models that reason spend the
+limit of an answer on thoughts. The form in which one question was answered holds for later ones to the same model under
+the same credential, as long as this process runs. A refusal teaches only what the form did not say yet, so a question
+is asked again only while there is something to learn.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ class AskedForm:
 
     without: frozenset[str] = frozenset()
     """The members that the server refuses. An older name of the limit takes the place of a newer one."""
-    streams: bool = False
+    streams: bool = False  # whether answers come as streams
     takes_system: bool = True
     """Whether a system prompt may be the proxy's. If not, the instructions begin the user message."""
     clients_system: bool = False

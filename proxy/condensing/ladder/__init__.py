@@ -3,7 +3,8 @@
     compacting        a refused trigger for a compaction: no other form of the list helps
     reasoning         the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
     opaque_head       a view without an opaque head, if the server says that it cannot read it; the head is taken back
-    form              the same view in another form, each time that a refusal names one; learned if it is accepted
+    form              the same view in another form, or without a member that we have added, each time that a refusal
+                      names one; learned if it is accepted
     memory_tool       the same view without the memory tool, if the model takes no tools; learned if that is accepted
     original          as it came, if nothing explains the refusal, because our rewriting may be the cause; if that helps
                       twice within an hour, the session is spared rewriting for an hour
