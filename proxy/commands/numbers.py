@@ -28,7 +28,7 @@ from proxy.tokens.models import StatedWindow
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, UNLIMITED, Budget, Cause, Marks
 from strategies.core.protocol import Marking
-from strategies.core.summary import usual_lengths
+from strategies.core.summary import usual_words
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
@@ -127,7 +127,7 @@ def numbers(checked: CheckedModel) -> Iterator[Number]:
         options = getattr(stage, "options", None)
         if budget is not None and (most := getattr(options, "summary_max_tokens", 0)):
             counter = Tokenizers(checked.settings.tokenizer.ranks_dir).for_model(checked.model, ChatCounter)
-            most, words = usual_lengths(counter, budget, most)
+            words, most = usual_words(counter, budget, most), _record(policy, budget)
             told = f"about {words:,} are asked of a model; with the ledger a record has at most {most:,} tokens"
             few = "; too few to be useful, and mask+extract and recent ask no model" if words < USEFUL_WORDS else ""
             yield Number(f"{stage.name}.words", words, told + few)
@@ -159,6 +159,8 @@ def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
     if reserve is not None:
         clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
         reserved_by = checked.origin("marks", "reserve") + clamped
+    by_rules, by_model = "a tenth of the window, or a quarter up to 2,000", OPTION_BOUNDS["summary_max_tokens"][0]
+    record = _record(policy, budget)
     said, names = (f"{{:,}} at most ({checked.origin('ledger', f'{name}_max_tokens')})" for name in ("said", "names"))
     for name, value, text in (
         (
@@ -174,7 +176,7 @@ def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
             budget.least_headroom if is_known else None,
             "less than {:,} of the window left (a sixteenth of it, at most 512)",
         ),
-        ("record", budget.replacement_cap, "{:,} at most (a tenth of the window, or a quarter up to 2,000)"),
+        ("record", record, f"{{:,}} at most ({by_rules if record == budget.replacement_cap else by_model})"),
         ("task", budget.task_cap, "{:,} of the first user message, more if there is room (an eighth of the window)"),
         ("said", budget.ledger.said, said),
         ("names", budget.ledger.names, names),
@@ -182,6 +184,12 @@ def _of_budget(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
     ):
         if value is not None:
             yield Number(name, value, text.format(value))
+
+
+def _record(policy: Policy, budget: Budget) -> int:
+    """The tokens that a record may have with frame and ledger: one that a model writes, or one by rules."""
+    most = max(getattr(getattr(stage, "options", None), "summary_max_tokens", 0) for stage in policy.stages)
+    return min(budget.summary_cap, most + budget.ledger.all) if most else budget.replacement_cap
 
 
 def _marks(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, int, str]]:

@@ -372,11 +372,10 @@ def _possible_cap(counter: TokenCounter, budget: Budget, most: int) -> Cap:
     return Cap(text, min(text, most, _prompt_window(budget) // 4))
 
 
-def usual_lengths(counter: TokenCounter, budget: Budget, most: int) -> tuple[int, int]:
-    """The tokens that record and ledger may have, and the words that are asked for when the ledger takes half."""
+def usual_words(counter: TokenCounter, budget: Budget, most: int) -> int:
+    """The words that are asked for when the ledger takes half of what it shares with a record."""
     text, record = _possible_cap(counter, budget, most)
-    room = min(text - min(budget.ledger.all, text // 2), record)
-    return text, int(room * _WORDS_PER_TOKEN)
+    return int(min(text - min(budget.ledger.all, text // 2), record) * _WORDS_PER_TOKEN)
 
 
 def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form: RecordForm = PLAIN) -> Recording:

@@ -351,6 +351,8 @@ def test_a_check_says_for_how_many_words_a_model_is_asked_and_whether_that_is_us
         [(words, tokens)] = re.findall(told, text)
         assert least <= int(words) <= min(most, int(tokens))
         assert ("too few to be useful" in text) is (int(words) < 60)
+        assert {tokens.replace(",", "") for tokens in re.findall(r"record +([\d,]+) at most", text)} == {tokens}
+        assert f"summary_max_tokens = {int(tokens):,} (" in text
     assert "words" not in budget(window=window)
 
 
