@@ -94,7 +94,10 @@ async def _problem_of_store(services: Services) -> tuple[str, set[str]]:
 
 
 def _narrowed(setup: Setup, services: Services) -> Setup:
-    """The setup with what is known of its upstreams, or of the model where a request for it goes, and of no others."""
+    """The setup with what is known of its upstreams, or of the model where a request for it goes, and of no others.
+
+    A proxy that has none of them is left out.
+    """
     upstreams: Sequence[Destination] = services.destinations
     proxy, model, rows = setup.running, setup.model, []
     if model is not None:
@@ -102,8 +105,11 @@ def _narrowed(setup: Setup, services: Services) -> Setup:
         protocol = "messages" if model.model.startswith("claude") else ""
         takes = (each for each in upstreams if protocol in each.protocols and each.serves(model.model))
         upstreams = [next(takes, None) or destination_of(upstreams, "", (), model.model)]
+    places, named = {redacted(each.base_url) for each in upstreams}, label(model.model) if model else ""
+    of_proxy = {each.get("url") for each in proxy.ready.get("upstreams", {}).values()} if proxy is not None else set()
+    if of_proxy - {None} and places.isdisjoint(of_proxy):
+        proxy = None  # it is about other servers
     if proxy is not None and proxy.known is not None:
-        places, named = {redacted(each.base_url) for each in upstreams}, label(model.model) if model else ""
         rows = [row for row in proxy.known["data"] if row["upstream"] in places and named in ("", row["model"])]
         proxy = proxy._replace(known={"data": rows})
     if model is not None:

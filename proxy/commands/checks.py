@@ -179,7 +179,7 @@ def _model(setup: Setup) -> Iterator[Finding]:
         )
         yield Finding("calibration", OK, text)
     policy = model.policy
-    if policy.window.tokens is None:
+    if policy.window.tokens is None and not any(row["window"] for row in model.known):
         trigger = policy.budget.trigger if policy.budget else None
         yield _window_unknown(model.model, f"The window of {model.model} is unknown.", trigger)
 

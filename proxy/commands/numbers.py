@@ -116,7 +116,8 @@ def numbers(checked: CheckedModel) -> Iterator[Number]:
     if window.source == SOURCE and checked.learned is not None:
         known_by += f", until {moment(checked.learned.until)}"
         known_by += f"; {stated.window:,} is {stated.source}" if stated else ""
-    yield Number("window", window.tokens, UNKNOWN if window.tokens is None else f"{window.tokens:,} ({known_by})")
+    unknown = f"{UNKNOWN} to these settings" if any(row["window"] for row in checked.known) else UNKNOWN
+    yield Number("window", window.tokens, unknown if window.tokens is None else f"{window.tokens:,} ({known_by})")
     if budget is not None:
         if window.max_input is not None:
             yield Number("max input", window.max_input, f"{window.max_input:,} ({known_by})")

@@ -423,9 +423,9 @@ class Discovered:
         """What a person should know of how the server was started, a sentence each; nothing if it does not say."""
         reading = self._reading or Reading(ServerKind.HOST)
         if self.slots == 1:
-            yield "one slot: calls of the proxy's own give way to requests of clients"
+            yield "one slot: calls of the proxy's own give way to clients; if these are quick, rules condense"
         elif reading.slots:
-            yield f"{reading.slots} slots: if they share one cache, requests that do not fit it together take turns"
+            yield f"{reading.slots} slots: if they share one cache, what does not fit it together takes turns"
         if reading.shows_tools is False:
             yield "its chat template shows the model no tools: offer no memory tool there"
 

@@ -318,9 +318,9 @@ def test_a_check_tells_of_a_proxy_that_runs_what_concerns_its_own_upstream_and_m
         proxy.served()
         with noted(Note(proxy.url, client_url(HOST, PORT), None, 0.0, token=TOKEN)):
             runs = f"A proxy runs at {proxy.url}."
-            assert told(upstream.base_url, MODEL)[:2] == [runs, f"Known of {MODEL}: window 9,000 (settings)."]
-            assert told(upstream.base_url, "other")[:2] == [runs, _UNKNOWN.format("other")]
-            assert told("http://127.0.0.1:9/v1", MODEL) == [runs, _UNKNOWN.format(MODEL)]
+            assert told(upstream.base_url, MODEL) == [runs, f"Known of {MODEL}: window 9,000 (settings)."]
+            assert told(upstream.base_url, "other") == [runs, _UNKNOWN.format("other")]
+            assert told("http://127.0.0.1:9/v1", MODEL) == [_UNKNOWN.format(MODEL)]
 
 
 _UNKNOWN = (
