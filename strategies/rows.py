@@ -77,8 +77,8 @@ class Rows:
     def _masked(self, row: Message, calls: dict[str, ToolCall]) -> str:
         lines = list(row.dialect.texts(row.body))
         for i, (text, one) in enumerate(zip(lines, row.answers or ("",), strict=True)):
-            if (tokens := self.counter.text(text)) > self.min_tokens:
+            if (tokens := row.tokens if len(lines) == 1 else self.counter.text(text)) > self.min_tokens:
                 tool, file = (calls[one].name, target(calls[one])) if one in calls else ("", None)
-                told = {"is_repeated": False, "chinese": reads_chinese(text[:1_000])}
+                told = {"is_repeated": False, "chinese": reads_chinese(text[:200])}
                 lines[i] = masked_result(text, tokens, tool, file, "", 2 * self.min_tokens, **told)
         return dump(row.dialect.with_texts(row.body, lines))
