@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 
+from proxy.conversations.session import title_of
 from proxy.http.sse import EventReader, Events
 from proxy.protocols.chat import ANSWER
 from proxy.servers import refusals
@@ -131,6 +132,8 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     },
     "records": {
         "parted": ledger.split_ledger,
+        "dropped": lambda text: ledger.without(text, {"00000000"}),
+        "titled": lambda text: title_of([message(user(text))]),
         "joined": lambda text: ledger.append_ledger(text, ledger.Ledger((text,))),
         "ledger": lambda text: ledger_of(_covered(text), ledger.LEDGER, WORDS),
         "record": lambda text: record(_covered(text), 1_000, WORDS, chinese=False),
