@@ -61,7 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     revert.add_argument("--undo", action="store_true", help="take a revert back; by default the latest one")
     text = "leave a line of the ledger, or a memory card, out from the next condensation on"
     drop = add_action(actions, "drop", _drop, text, _ID)
-    drop.add_argument("line", metavar="LINE", help="its number or id as `show` prints it, or the id of a card")
+    drop.add_argument("line", metavar="LINE", help="its number, id or text as `show` prints it, or the id of a card")
     drop.add_argument("--now", action="store_true", help="at once: the prompt cache of the upstream misses once")
     text = "keep a message word for word in every later view, with the call or the results that belong to it"
     pin = add_action(actions, "pin", _pin, text, _ID)
@@ -144,9 +144,9 @@ def _revert(arguments: argparse.Namespace) -> None:
 
 
 def _drop(arguments: argparse.Namespace) -> None:
-    line, rows = arguments.line, request_session(arguments)["ledger"]
-    if line.isdecimal() and line not in [row["id"] for row in rows] and 0 < int(line) <= len(rows):
-        line = rows[int(line) - 1]["id"]
+    rows = enumerate(request_session(arguments)["ledger"], 1)
+    names = ((row["id"], str(number), row["text"]) for number, row in rows)
+    line = next((each[0] for each in names if arguments.line in each), arguments.line)
     query, hint = {"now": "true"} if arguments.now else {}, "its ledger has no such line, and its memory no such card"
     request_session(arguments, "ledger", line, method="DELETE", hint_404=hint, **query)
     print(f"dropped {line}, {'at once' if arguments.now else 'from the next condensation on'}")

@@ -193,8 +193,11 @@ def test_the_command_drops_by_number_and_by_id(stage: Stage, capsys: pytest.Capt
     assert capsys.readouterr().out == f"dropped {name}, from the next condensation on\n"
     assert main(["sessions", "drop", "s", name, "--now", *where]) == 0
     assert capsys.readouterr().out == f"dropped {name}, at once\n"
+    assert main(["sessions", "drop", "s", SECOND, "--now", *where]) == 0
+    capsys.readouterr()
     ask(stage, TRIGGER)
     assert FIRST not in str(stage.last_view)
+    assert SECOND not in str(stage.last_view)
     assert main(["sessions", "show", "s", *where]) == 0
     assert f"{FIRST} (dropped)" in capsys.readouterr().out
     assert main(["sessions", "drop", "s", "ffffffff", *where]) == 1

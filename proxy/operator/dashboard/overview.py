@@ -126,7 +126,7 @@ SORTS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
 
 def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[dict[str, Any]]:
     words = query.lower().split()
-    names = ("id", "session", "tenant", "tenant_name", "strategy", "source", "model")
+    names = ("id", "title", "session", "tenant", "tenant_name", "strategy", "source", "model")
     matches = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]
     key = SORTS.get(sort, lambda row: row["last_used"])
     return [{**row, "saved": saved(row)} for row in sorted(matches, key=key, reverse=True)]
