@@ -1,6 +1,7 @@
 """What is built from a clean checkout carries the program with its data, counts tokens, and holds nothing else."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,19 @@ def test_it_holds_both_packages_with_their_data_and_nothing_else(built: Path) ->
 
 def test_the_source_archive_gives_the_same_wheel(built: Path, built_again: Path) -> None:
     assert contents_of(built_again) == contents_of(built)
+
+
+def test_the_documents_come_with_the_program(built: Path) -> None:
+    carried = set(contents_of(built))
+    pages = {path for path in sources("docs") if path.endswith(".md")}
+    assert {f"proxy/_docs/{path.removeprefix('docs/')}" for path in pages} <= carried
+    assert not any(name.endswith((".png", ".svg")) for name in carried if name.startswith("proxy/_docs"))
+
+
+def test_the_formula_finds_what_it_installs_in_the_source_archive(sdist: Path) -> None:
+    formula = (repository.ROOT / "deploy" / "homebrew" / "condenser.rb").read_text("utf-8")
+    (locked,) = re.findall(r'"--requirement", "([^"]+)"', formula)
+    assert (sdist / locked).read_bytes() == (repository.ROOT / locked).read_bytes()
 
 
 def test_the_installed_wheel_counts_tokens(built: Path, tmp_path: Path) -> None:
