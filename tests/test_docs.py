@@ -382,6 +382,12 @@ def test_no_package_index_is_named(path: Path) -> None:
     assert "index-url" not in text
 
 
+def test_every_link_of_llms_txt_leads_to_a_page() -> None:
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): \w", (ROOT / "llms.txt").read_text("utf-8"), re.MULTILINE)
+    assert len(listed) > 15
+    assert [link for link in listed if not (ROOT / link).is_file()] == []
+
+
 def test_every_decision_is_listed_in_the_design_and_has_its_three_parts() -> None:
     files = sorted((DOCS / "decisions").glob("*.md"))
     assert [f"decisions/{file.name}" for file in files] == [
