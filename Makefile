@@ -108,7 +108,7 @@ $(VENV)/.stamp-venv: deploy/check_python.py
 # A line for each package as it comes, since the first time takes a minute, and all that follows an error. The pipe hides
 # whether pip fails; the stamp tells.
 $(VENV)/.stamp-%: requirements/%.txt requirements/build.txt pyproject.toml | $(VENV)/.stamp-venv
-	@echo "installing the $$(grep -c '==' requirements/$*.txt) packages of requirements/$*.txt"
+	@echo "installing the $$(cat requirements/$*.txt requirements/build.txt | grep '==' | sort -u | grep -vcE "platform == '(win32|emscripten)'") packages of requirements/$*.txt"
 	@rm -f $@
 	@{ $(PIP) install --require-hashes -r requirements/$*.txt -r requirements/build.txt && \
 	    $(PIP) -qq install --no-deps --no-build-isolation -e . && touch $@; } 2>&1 | awk ' \

@@ -144,9 +144,7 @@ def default_url() -> str:
     running = _running()
     url = running.url if running else configured_url()
     if running is None and note_at(url) is not None:
-        raise SettingsError(
-            f"the proxy at {url} keeps its sessions elsewhere than these settings say; --url {url} names it"
-        )
+        raise SettingsError(f"the proxy at {url} is of other settings, or of another home; --url {url} names it")
     return url
 
 

@@ -74,7 +74,7 @@ def _configured() -> tuple[str, str]:
     port = os.environ.get("CONDENSER_PORT") or file.get("port", PORT)
     is_named = not {"CONDENSER_HOST", "CONDENSER_PORT"}.isdisjoint(os.environ) or not {"host", "port"}.isdisjoint(file)
     stated = [os.environ.get(name) for name in ("CONDENSER_STORE__URL", "CONDENSER_STORE__URL_FILE")]
-    stated += [str(file.get("store")), os.environ.get("XDG_DATA_HOME") or str(Path.home())]
+    stated += [str(file.get("store")), os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")]
     place = next(each for each in stated if each and each != "None")
     return client_url(str(host), str(port)), "" if is_named else sha256(place.encode()).hexdigest()
 

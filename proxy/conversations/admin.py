@@ -27,7 +27,7 @@ from proxy.conversations.histories import StoredHistory, history_at, lines_on, m
 from proxy.conversations.requests import RequestRecord, unpacked_all
 from proxy.conversations.session import MAIN, Branch, Session, pin_for, session_key
 from proxy.conversations.stored import StoredSessions
-from proxy.conversations.totals import MILLION
+from proxy.conversations.totals import MILLION, NONE
 from proxy.errors import BadRequest
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
@@ -325,7 +325,7 @@ def _summary(key: StoreKey, session: Session) -> Document:
         "latest": None if latest is None else {name: getattr(latest, name) for name in names},
         "branches": len(session.branches),
         "condensations": len(session.condensations),
-        "totals": dict(session.totals),
+        "totals": {**NONE, **session.totals},
     }
 
 
@@ -365,7 +365,7 @@ def session_document(
         "parent": session.parent,
         "model": session.model,
         "settings": dict(session.settings),
-        "totals": dict(session.totals),
+        "totals": {**NONE, **session.totals},
         "branches": [_branch(branch, stored) for branch in session.branches],
         "context_strategy": session.strategy,
         "condensations": [_condensation(record, requests) for record in condensations],
