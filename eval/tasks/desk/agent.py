@@ -25,7 +25,7 @@ def main() -> None:
     messages = [{"role": "system", "content": "You are the assistant of a help desk. Be brief."}]
     for ticket in Path("tickets.md").read_text("utf-8").strip().split("\n\n"):
         messages.append({"role": "user", "content": ticket})
-        messages.append({"role": "assistant", "content": ask(messages) if "--replies" in sys.argv else "Noted."})
+        messages.append({"role": "assistant", "content": ask(messages)})
     messages.append({"role": "user", "content": sys.argv[-1]})
     Path("answer.txt").write_text(ask(messages), "utf-8")
 

@@ -58,7 +58,7 @@ def proving(
         if isinstance(tasks, str):
             (tmp_path / "tasks.toml").write_text(tasks)
             tasks = tmp_path / "tasks.toml"
-        given = ("--tasks", str(tasks), "--folder", str(folder), "--upstream", upstream.base_url, "--window", "1200")
+        given = ("--tasks", str(tasks), "--folder", str(folder), "--upstream", upstream.base_url, "--window", "1700")
         return run(capsys, "prove", *given, *options, "--", *words)
 
     return prove
@@ -85,29 +85,28 @@ def test_the_sample_tasks_are_solved_with_and_without(
     proving: Prove, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     """The model finds what the prompt has, and no more."""
-    dropped = read(proving("--json", "--repeat", "1", "--strategy", "recent"))
-    assert (dropped["pairs"], dropped["condensed"], dropped["silent"]) == (5, 5, 0)
-    assert dropped["solved"]["without"] == 5
-    assert dropped["solved"]["with"] < 5
-    assert dropped["solved"]["fewer"] <= dropped["solved"]["at_most"]
     quoted = read(proving("--json", "--repeat", "1"))
     assert (quoted["pairs"], quoted["condensed"], quoted["solved"]["without"]) == (5, 5, 5)
-    assert 0 < quoted["solved"]["with"] < 5
+    assert quoted["solved"]["with"] == 5
     assert quoted["tokens"]["with"] < quoted["tokens"]["without"]
-    assert quoted["requests"] == {"without": 5, "with": 5, "ratio": 1.0, "at_most": 1.0}
+    assert quoted["requests"] == {"without": 125, "with": 125, "ratio": 1.0, "at_most": 1.0}
     assert quoted["statuses"] == {"0": 10}
-    arms = [each["arm"] for each in lines(tmp_path)]
-    assert arms[:10] == ["without", "with", "with", "without"] * 2 + ["without", "with"]  # in turn
-    assert arms[10:] == ["with"] * 5  # those without are known
+    assert [each["arm"] for each in lines(tmp_path)] == ["without", "with", "with", "without"] * 2 + ["without", "with"]
+    dropped = read(proving("--json", "--repeat", "1", "--strategy", "recent", "--window", "1000"))
+    assert (dropped["pairs"], dropped["condensed"], dropped["silent"], dropped["solved"]["without"]) == (5, 5, 0, 5)
+    assert dropped["solved"]["with"] < 5
+    assert 0 < dropped["solved"]["fewer"] < dropped["solved"]["at_most"]
+    again = read(proving("--json", "--repeat", "1", "--strategy", "extract", "--window", "1000"))
+    assert (again["pairs"], len(lines(tmp_path))) == (5, 25)  # those without are known
     assert {each.header("authorization") for each in upstream.journal.to(CHAT)} == {"Bearer sk-prove-secret"}
     assert not list((TASKS / "desk").glob("answer*"))
 
 
 def test_the_table_says_what_it_shows(proving: Prove) -> None:
-    code, out, _ = proving("--repeat", "1", "--window", "2000")
+    code, out, _ = proving("--repeat", "1", "--window", "3000")
     assert code == 0
     assert re.search(r"solved +5 of 5 +5 of 5 +0 points fewer +46 points fewer", out)
-    assert re.search(r"tokens +7,310 +7,310 +x 1\.00 +x 1\.00", out)
+    assert re.search(r"tokens +123,989 +123,989 +x 1\.00 +x 1\.00", out)
     assert "in 0 something was condensed" in out
     assert "5 pairs without a difference show 46 points" in out
     assert "bill" not in out  # the model has no price
@@ -118,7 +117,7 @@ def test_the_bill_is_that_of_the_prices(proving: Prove, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(f'[[models]]\nmatch = "scripted-1"\n{prices}\n')
     code, out, _ = proving("--repeat", "1", "--config", str(tmp_path / "c.toml"))
     assert code == 0
-    assert re.search(r"bill, USD +0\.0\d+ +0\.0\d+ +x 0\.\d\d", out)
+    assert re.search(r"bill, USD +0\.\d+ +0\.\d+ +x 0\.\d\d", out)
     assert sum(each["money"] for each in lines(tmp_path)) > 0
 
 
@@ -132,16 +131,16 @@ def test_a_run_is_not_run_again(proving: Prove, upstream: ScriptedUpstream, tmp_
     assert len(upstream.journal.to(CHAT)) == asked
     (tmp_path / "condenser-prove.jsonl").write_text("".join(json.dumps(each) + "\n" for each in whole[:3]))
     assert read(proving("--json", "--repeat", "1"))["pairs"] == 5
-    assert len(upstream.journal.to(CHAT)) == asked + 7
+    assert len(upstream.journal.to(CHAT)) == asked + 7 * asked // 10
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_the_budget_is_not_exceeded(parallel: int, proving: Prove, tmp_path: Path) -> None:
-    code, out, _ = proving("--json", "--repeat", "2", "--budget", "9000", "--parallel", str(parallel))
+    code, out, _ = proving("--json", "--repeat", "2", "--budget", "150000", "--parallel", str(parallel))
     found = read((code, out, ""))
     assert (code, found["stopped"]) == (1, "more could exceed --budget")
     spent = [each["tokens"] for each in lines(tmp_path)]
-    assert 0 < sum(spent) <= 9_000
+    assert 0 < sum(spent) <= 150_000
     assert found["pairs"] == len(spent) // 2
     assert read(proving("--json", "--repeat", "2"))["pairs"] == 10
 
@@ -208,7 +207,7 @@ def test_an_interrupt_leaves_a_report_and_a_run_that_can_go_on(
     proving: Prove, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     def interrupts(exchange: Exchange) -> Reply | None:
-        if len(upstream.journal.to(CHAT)) == 4:
+        if len(upstream.journal.to(CHAT)) == 80:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         return finds(exchange)
 
