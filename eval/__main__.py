@@ -16,7 +16,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, created, depth, economy, flagship, hermes, languages, needs, quoted, rules
+from eval import arms, created, depth, economy, flagship, hermes, languages, needs, quoted, rot, rules
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import money_page, summaries_page
 from proxy.commands.replaying.recorded import Unreadable
@@ -39,6 +39,7 @@ ON_PEOPLE: Mapping[str, tuple[Callable[[], str], str]] = {
     "hermes": (hermes.table, "the anchors of hermes-agent's compression_eval, where the kit is at hand"),
     "quoted": (quoted.table, "whether what a record quotes stands so in a message"),
     "languages": (languages.table, "rules in eight languages, and statements side by side"),
+    "rot": (rot.table, "rules that a text orders a summarizer to drop, over five condensations"),
     "rules": (rules.table, "labelled rules in the view, after three windows of other talk"),
 }
 """What is measured alone, by its option, and what that is."""

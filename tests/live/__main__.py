@@ -1,16 +1,16 @@
-"""`make live` runs the tests before a real model server; `make live ARGS=turns` measures what turns cost there."""
+"""`make live` runs the tests before a real model server; `ARGS=turns` and `ARGS=next` measure something there."""
 
 import sys
 
 import pytest
 
-from tests.live import turns
+from tests.live import next_action, turns
 from tests.live.llama import IS_VLLM
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["turns"]:
+    if sys.argv[1:2] in (["turns"], ["next"]):
         if IS_VLLM:
-            sys.exit("ARGS=turns measures llama.cpp's server: leave SERVER out")
-        turns.run(sys.argv[2:])
+            sys.exit(f"ARGS={sys.argv[1]} measures llama.cpp's server: leave SERVER out")
+        (turns if sys.argv[1] == "turns" else next_action).run(sys.argv[2:])
         sys.exit()
     sys.exit(pytest.main(["-m", "live", "-p", "no:cacheprovider", *(sys.argv[1:] or ["tests/live"])]))
