@@ -77,7 +77,7 @@ __all__ = ["Asking", "Caller", "FinishedCall", "Resolver", "Roles"]
 FORM_REFUSED = "form-refused"
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server does not report a usage
 MAX_FORMS = 1_000  # remembered forms; bounded because clients choose the names of models
-_MAX_TRIES = 6  # calls for one question, in as many forms
+_MAX_TRIES = 8  # calls for one question, in as many forms
 
 _COUNTED_FAILURES = ("timeout", "unreadable")  # failures of calls whose prompt the server has probably read
 _MOST_UNREADABLE = 3  # this many first answers without a vote end a round

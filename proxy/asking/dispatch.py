@@ -51,7 +51,7 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import tokens_in
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
-from proxy.runtime.owned_tasks import NOBODY, Waiters
+from proxy.runtime.owned_tasks import NOBODY, Waiters, offload
 from proxy.servers import LessonScope
 from proxy.servers.discovery import Discovered
 from proxy.servers.shared_cache import SharedCache
@@ -261,7 +261,7 @@ PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next o
 MOST_IN_VAIN = 6
 """So many calls in a row that clients broke off are two summaries; then a session has none, for `PACE_LIFE`."""
 _LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
-_MAX_MODELS = 1_000
+_MAX_MODELS, _EVENT_BYTES = 1_000, 160
 NOT_ACCEPTED = "not-accepted"
 OVER_BUDGET = "over-budget"
 
@@ -494,7 +494,8 @@ class Dispatcher:
             return Failure(OVER_BUDGET)
         reply = await self._sent(model, caller, path, data, lane, query)
         if isinstance(reply, JsonReply) and is_success(reply.status):
-            reply = reply._replace(body=endpoint_for(model, caller).in_one_piece(reply.body))
+            read, events = endpoint_for(model, caller).in_one_piece, len(reply.body) // _EVENT_BYTES
+            reply = reply._replace(body=await offload(events, read, reply.body))
         if spending is not None and isinstance(reply, JsonReply):
             is_charged = is_success(reply.status)
             reported = tokens_in(object_at(json_or_none(reply.body), "usage")) if is_charged else 0
