@@ -17,18 +17,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_economy, amount, pipeline, positive, use_config, window
 from proxy.commands.progress import Progress
 from proxy.condensing.policy import RATIOS
-from proxy.errors import CommandFailed, SettingsError
+from proxy.errors import SettingsError
 from proxy.quoting import redacted
 from proxy.servers.windows import Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.tables import http_address
-from proxy.values import json_or_none
 from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
@@ -77,11 +76,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_live(command: argparse.ArgumentParser) -> None:
     live = command.add_argument_group("asking a real model what it does next, with and without the view")
-    live.add_argument("--live", metavar="URL", help="the upstream's base URL, with its /v1; nothing is sent without it")
+    live.add_argument(
+        "--live", metavar="URL", type=_address, help="the upstream's base URL, with its /v1; nothing is sent without it"
+    )
     live.add_argument("--sample", metavar="N", type=positive, default=80, help="requests of each strategy (80)")
     live.add_argument("--budget", metavar="AMOUNT", type=amount, help="in money; in tokens for a model without prices")
     live.add_argument("--key-env", metavar="VARIABLE", default="", help="the environment variable that has the key")
-    live.add_argument("--tools", metavar="FILE", type=Path, help="tools, as JSON, for conversations that have none")
+    live.add_argument(
+        "--tools", metavar="FILE", type=_tools, default=(), help="tools, as JSON, for conversations without"
+    )
     live.add_argument("--reply-tokens", metavar="N", type=positive, default=1024, help="most tokens of a reply (1024)")
     live.add_argument("--results", metavar="FILE", type=Path, default=Path(_RESULTS), help=f"figures ({_RESULTS})")
 
@@ -92,16 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
     from proxy.commands.replaying.report import document, page, table
 
     try:
-        conversations = _offering(_loaded(arguments.files)[: arguments.limit], arguments.tools)
+        loaded = _loaded(arguments.files)[: arguments.limit]
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
+    conversations = [each if each.tools else replace(each, tools=arguments.tools) for each in loaded]
     recorded = None if arguments.model else _usual(each.window for each in conversations if each.window)
     arguments.model = (
         arguments.model or _usual(each.model for each in conversations for _ in each.messages if each.model) or ""
     )
-    if arguments.live is not None:
-        _check_live(arguments)
+    if arguments.live and not arguments.model:
+        raise SettingsError("--live needs the name of a model: --model")
+    if arguments.key_env and not os.environ.get(arguments.key_env):
+        raise SettingsError(f"--key-env: {arguments.key_env} is not set")
     replayed = asyncio.run(_replay(conversations, arguments, recorded))
     if arguments.html:
         arguments.html.write_text(page(replayed), "utf-8")
@@ -109,15 +115,20 @@ def run(arguments: argparse.Namespace) -> int:
     return FAILED if replayed.live and replayed.live.stopped else OK
 
 
-def _offering(conversations: Sequence[Conversation], file: Path | None) -> Sequence[Conversation]:
-    """The conversations, with the tools of a file where they have none; raises `CommandFailed`."""
-    if file is None:
-        return conversations
-    found = json_or_none(file.read_text("utf-8"))
+def _tools(path: str) -> list[Any]:
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot be read: {error}") from None
     tools = found.get("tools") if isinstance(found, dict) else found
-    if not isinstance(tools, list):
-        raise CommandFailed(f"{file} is no list of tools, and no object with 'tools'", USAGE)
-    return [each if each.tools else replace(each, tools=tools) for each in conversations]
+    return tools if isinstance(tools, list) else []
+
+
+def _address(url: str) -> str:
+    try:
+        return http_address(url)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _loaded(paths: Sequence[Path]) -> Sequence[Conversation]:
@@ -243,18 +254,6 @@ async def _asked_live(
     finally:
         await upstream.close()
     return found
-
-
-def _check_live(arguments: argparse.Namespace) -> None:
-    """Raises `SettingsError` for an address, a model or a key that is not there."""
-    try:
-        arguments.live = http_address(arguments.live)
-    except ValueError as error:
-        raise SettingsError(f"--live: {error}") from None
-    if not arguments.model:
-        raise SettingsError("--live needs the name of a model: --model")
-    if arguments.key_env and not os.environ.get(arguments.key_env):
-        raise SettingsError(f"--key-env: {arguments.key_env} is not set")
 
 
 def _ways(arguments: argparse.Namespace, settings: Settings) -> dict[str, tuple[str, str | None]]:

@@ -97,8 +97,6 @@ def _wrap(arguments: argparse.Namespace, settings: Settings, configured: str, li
         noted(note_of(settings, configured, port)),
         proxied(words, arguments.upstream, settings, listening) as found,
     ):
-        if found is None:
-            return NOT_STARTED
         code = _run(found.words, found.environment)
         print("\n".join(_receipt(found.url, found.token, found.settings, arguments)), file=sys.stderr, flush=True)
     return code
@@ -117,8 +115,8 @@ class Proxied(NamedTuple):
 @contextmanager
 def proxied(
     words: Sequence[str], upstream: str | None, settings: Settings, listening: socket.socket
-) -> Iterator[Proxied | None]:
-    """Serves for a command, which is not run here; yields None if the proxy did not start."""
+) -> Iterator[Proxied]:
+    """Serves for a command, which is not run here; raises `CommandFailed`."""
     url, token = client_url(HOST, listening.getsockname()[1]), admin_token(settings) or secrets.token_urlsafe()
     own = {name: value for name, value in os.environ.items() if not (upstream and name in VARIABLES)}
     command = pointed(words, url, own)
@@ -129,7 +127,9 @@ def proxied(
     has_search = keeps_tool_search(command.addresses)
     variables = {**_environment(url, keeps_tool_search=has_search), **command.variables}
     with _serving(settings, listening) as has_started:
-        yield Proxied(command.words, variables, url, token, settings) if has_started else None
+        if not has_started:
+            raise CommandFailed("the proxy did not start", NOT_STARTED)
+        yield Proxied(command.words, variables, url, token, settings)
 
 
 def quiet(settings: Settings) -> Settings:

@@ -4,7 +4,7 @@ It is asked for the original twice and for the view once, one after the other, t
 upstream has cached then favours neither. Nothing that a model says is kept: a line of the file of results has figures.
 
 A request is measured only if the worst case of its calls is still in the budget: replies of the whole length, and
-prompts of three times the tokens that we count, of more if the upstream has ever billed so, of a token a byte at most.
+prompts of a token for each byte, whatever the upstream's tokenizer.
 """
 
 from __future__ import annotations
@@ -36,24 +36,18 @@ from strategies.core.names import find_names
 
 NEXT = 6  # messages in which names are looked for
 _TRIES, _LONGEST_WAIT, _MOST_FAILURES = 3, 60, 3
-_RATIO, _MARGIN = 3.0, 1.25  # of the upstream's tokens to ours: at most of known tokenizers, and above the most seen
 _HEADERS = ((b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
 _PIECE = re.compile(r'"partial_json"\s*:\s*("(?:\\.|[^"\\])*")')
 _THOUGHT = re.compile(r"</think(?:ing)?>")
 
 
 class Candidate(NamedTuple):
-    """A request that can be asked: its end, the condensations so far, its view, and the tokens of original and view."""
+    """A request that can be asked: what the client sent, and its view."""
 
     playing: Sampled
-    end: int
-    depth: int
+    depth: int  # condensations so far
+    original: Sequence[str]
     raws: Sequence[str]
-    tokens: tuple[int, int]
-
-    @property
-    def original(self) -> Sequence[str]:
-        return self.playing.client.raws[: self.end]
 
 
 class Sampled(Playing):
@@ -66,10 +60,9 @@ class Sampled(Playing):
         decided = await super().send(end)
         self.depth += decided.condensed
         own = {raw: raw for raw in self.client.raws}  # so that what a view has of them costs no memory
-        raws = [own.get(each.raw, each.raw) for each in self.view]
-        one = Candidate(self, end, self.depth, raws, (decided.sent_tokens, decided.forwarded_tokens))
-        if not decided.refused and raws != one.original:
-            self.found = [*self.found, one] if decided.fits else self.found
+        original, raws = self.client.raws[:end], [own.get(each.raw, each.raw) for each in self.view]
+        if not decided.refused and raws != original:
+            self.found = [*self.found, Candidate(self, self.depth, original, raws)] if decided.fits else self.found
             self.too_long += not decided.fits
         return decided
 
@@ -101,8 +94,7 @@ class Purse:
     """What was spent, in money and tokens, and what may be: in money, or in tokens where there are no prices."""
 
     def __init__(self, most: float | None, prices: Prices | None) -> None:
-        self._most, self._prices, self._ratio = most, prices, _RATIO
-        self.spent = (0.0, 0)
+        self._most, self._prices, self.spent = most, prices, (0.0, 0)
 
     def check(self, worst: Sequence[tuple[float, int]]) -> None:
         """Raises `Stopped` if these costs could exceed what may be spent."""
@@ -111,20 +103,18 @@ class Purse:
         if self._most is not None and could > self._most:
             raise Stopped(f"with the next request up to {could:,.6g} could be spent, which exceeds --budget")
 
-    def worst(self, size: int, tokens: int, reply: int) -> tuple[float, int]:
-        """What a call can cost, by the bytes of its body and our count of its prompt."""
-        prompt = min(size, int(tokens * self._ratio) + 1)
-        return max(self._cost(Usage(prompt, reply)), self._cost(Usage(prompt, reply, 0, prompt)))
+    def worst(self, body: bytes, reply: int) -> tuple[float, int]:
+        size = len(body)
+        return max(self._cost(Usage(size, reply)), self._cost(Usage(size, reply, 0, size)))
 
     def pay(self, cost: tuple[float, int], sign: int = 1) -> None:
         self.spent = self.spent[0] + sign * cost[0], self.spent[1] + sign * cost[1]
 
-    def settle(self, worst: tuple[float, int], usage: Usage | None, tokens: int) -> None:
+    def settle(self, worst: tuple[float, int], usage: Usage | None) -> None:
         """Replaces the worst case, which was paid, by what the upstream says, if it does."""
         if usage is not None:
             self.pay(worst, -1)
             self.pay(self._cost(usage))
-            self._ratio = max(self._ratio, _MARGIN * usage.prompt / max(tokens, 1))
 
     def _cost(self, usage: Usage) -> tuple[float, int]:
         call = {"prompt": usage.prompt, "reply": usage.completion, "cached": usage.cached, "written": usage.written}
@@ -145,7 +135,7 @@ class Asker:
         in_a_row = 0
         try:
             for turn, one in enumerate(sample):
-                bodies = [one.playing.client.body(raws, **self._members(one)) for raws in (one.original, one.raws)]
+                bodies = self._bodies(one)
                 key = blake2b(b"\0".join([self._url.encode(), *bodies]), digest_size=12).hexdigest()
                 live.reused += key in known
                 try:
@@ -165,18 +155,18 @@ class Asker:
                 task.uncancel()
         live.spent = self._purse.spent
 
-    def _members(self, one: Candidate) -> dict[str, object]:
-        endpoint = one.playing.client.endpoint
+    def _bodies(self, one: Candidate) -> Sequence[bytes]:
+        client, endpoint = one.playing.client, one.playing.client.endpoint
         told = {**endpoint.own_members, **endpoint.usage_probe({})}
-        known = {name: json.loads(value) for name, value in told.items()}
-        return {"stream": True, endpoint.reply_limits[0]: self._limit, **known}
+        more = {endpoint.reply_limits[0]: self._limit, **{name: json.loads(value) for name, value in told.items()}}
+        return [client.body(raws, stream=True, **more) for raws in (one.original, one.raws)]
 
     async def _measured(self, one: Candidate, bodies: Sequence[bytes], key: str, turn: int) -> Measured:
         money, tokens = self._purse.spent
         order, asked = ((1, 0, 0) if turn else (0, 1, 0)), ([], [])  # type: Any, tuple[list[Any], list[Any]]
-        self._purse.check([self._purse.worst(len(bodies[at]), one.tokens[at], self._limit) for at in order])
+        self._purse.check([self._purse.worst(bodies[at], self._limit) for at in order])
         for at in order:
-            asked[at].append(await self._action(one, bodies[at], one.tokens[at]))
+            asked[at].append(await self._action(one, bodies[at]))
         ((first, soon), (second, _)), ((view, then),) = asked
         conversation = one.playing.conversation
         named = key, conversation.session or conversation.id, one.playing.strategy, one.depth
@@ -186,9 +176,9 @@ class Asker:
             file.write(json.dumps(measured._asdict()) + "\n")
         return measured
 
-    async def _action(self, one: Candidate, body: bytes, tokens: int) -> tuple[Action, float]:
+    async def _action(self, one: Candidate, body: bytes) -> tuple[Action, float]:
         """The next action, and the seconds to its first token; raises `_Failed`. Waits where the upstream says so."""
-        worst, endpoint = self._purse.worst(len(body), tokens, self._limit), one.playing.client.endpoint
+        worst, endpoint = self._purse.worst(body, self._limit), one.playing.client.endpoint
         self._purse.pay(worst)  # it stays paid if the call breaks off
         for left in reversed(range(_TRIES)):
             try:
@@ -201,7 +191,7 @@ class Asker:
                 self._purse.pay(worst, -1)
                 raise _Failed(f"the upstream answered {status}")
             await asyncio.sleep(min(wait, _LONGEST_WAIT))
-        self._purse.settle(worst, watched.usage(), tokens)
+        self._purse.settle(worst, watched.usage())
         if (action := _action_in(endpoint, watched.items(), data, one.playing.conversation.tools)) is None:
             raise _Failed("the reply ended before an action (see --reply-tokens)")
         return action, seconds
@@ -242,7 +232,8 @@ def _action_in(
 def needs(one: Candidate) -> Needs:
     """Which names of the agent's next messages the view no longer has, and which of them it read again by itself."""
     conversation, dialect = one.playing.conversation, one.playing.client.endpoint.dialect
-    following = [(dialect.read(each), dialect.text(each)) for each in conversation.messages[one.end :][:NEXT]]
+    messages = conversation.messages[len(one.original) :][:NEXT]
+    following = [(dialect.read(each), dialect.text(each)) for each in messages]
     done = [(read, text) for read, text in following if read.role is Role.ASSISTANT]
     texts = [part for read, text in done for part in (text, *(call.arguments for call in read.calls))]
     history, view = (

@@ -173,13 +173,14 @@ def _live_notes(replayed: ReplayResults, live: LiveResults, found: Sequence[Agre
         again, named = sum(each.again for each in live.needs), ", ".join(list(dict.fromkeys(gone))[:5])
         yield f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view;"
         yield f"the recorded agent read {again:,} of these again by itself. {named}"
-    if live.unmeasurable:
-        yield f"Not measurable without --tools: {', '.join(live.unmeasurable[:5])} ({len(live.unmeasurable):,} in all)."
-    if live.too_long:
-        yield f"{live.too_long:,} requests do not fit as the client sent them, so there is nothing to compare with."
-    yield from (f"{number:,} requests failed: {reason}." for reason, number in live.failures.items())
-    if live.stopped:
-        yield f"Stopped: {live.stopped}. The same command goes on; {live.results} has what was done."
+    left = f"{', '.join(live.unmeasurable[:5])} ({len(live.unmeasurable):,})"
+    last: dict[str, object] = {
+        f"Not measurable without --tools: {left}.": live.unmeasurable,
+        f"{live.too_long:,} requests do not fit as the client sent them: nothing to compare with.": live.too_long,
+        **{f"{number:,} requests failed: {reason}.": number for reason, number in live.failures.items()},
+        f"Stopped: {live.stopped}. The same command goes on; {live.results} has what was done.": live.stopped,
+    }
+    yield from (text for text, holds in last.items() if holds)
 
 
 def columns_to_show(replayed: ReplayResults) -> list[str]:

@@ -179,7 +179,7 @@ def test_the_budget_is_never_exceeded(live: Live, rule: Rule, budget: int) -> No
 
 @pytest.mark.parametrize("unit", [None, Prices(2.0, 0.2, 2.5, 10.0)], ids=["tokens", "money"])
 def test_a_purse_holds_whatever_the_upstream_counts(unit: Prices | None) -> None:
-    """It may count up to three times our tokens in one call and few in the next, or say nothing of them."""
+    """It may count a token for each byte in one call and few in the next, or say nothing of them."""
     for seed in range(100):
         most = 5_000.0 if unit is None else 0.01
         purse = Purse(most, unit)
@@ -190,12 +190,12 @@ def test_a_purse_holds_whatever_the_upstream_counts(unit: Prices | None) -> None
 
 def spend_all(purse: Purse, random: Random) -> None:
     while True:
-        tokens = random.randrange(10, 100)
-        worst = purse.worst(4 * tokens, tokens, 20)
+        body = b"x" * random.randrange(40, 400)
+        worst = purse.worst(body, 20)
         purse.check([worst])
         purse.pay(worst)
-        counted = Usage(random.randrange(1, 3 * tokens + 1), random.randrange(20))
-        purse.settle(worst, random.choice([counted, None]), tokens)
+        counted = Usage(random.randrange(1, len(body) + 1), random.randrange(20))
+        purse.settle(worst, random.choice([counted, None]))
 
 
 def test_too_many_requests_are_waited_for_and_then_end_it(live: Live, rule: Rule) -> None:
