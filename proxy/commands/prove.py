@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_settings_arguments, amount, positive, settings_from
@@ -38,11 +38,13 @@ from proxy.commands.replaying.agreement import ratio, upper
 from proxy.commands.replaying.report import grid
 from proxy.commands.running import HOST
 from proxy.commands.serve import bound_socket, prepare
-from proxy.commands.wrap import Proxied, asked_json, proxied, quiet
 from proxy.conversations.totals import MILLION
 from proxy.errors import CommandFailed
 from proxy.settings import Settings
 from proxy.values import json_or_none, word_at
+
+if TYPE_CHECKING:
+    from proxy.commands.wrap import Proxied
 
 _RESULTS, _PROMPT = "condenser-prove.jsonl", "{prompt}"
 WITHOUT, WITH = "without", "with"
@@ -73,6 +75,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs what is missing and prints a table; returns 1 if it ended early, 2 if the tasks cannot be read."""
+    from proxy.commands.wrap import quiet
+
     tasks = _tasks(arguments.tasks)
     arguments.host, arguments.workers, arguments.single_user, arguments.store = HOST, 1, True, "memory://"
     settings = quiet(settings_from(arguments))
@@ -126,6 +130,8 @@ class _Runs:
 
     def _once(self, task: Mapping[str, str], nth: int, arm: str) -> Record | None:
         """A run, from the file of results if it is there; None if it was stopped."""
+        from proxy.commands.wrap import proxied
+
         settings, given = self._settings[arm], self._given
         words = [word.replace(_PROMPT, task["prompt"]) for word in given.words]
         words += [task["prompt"]] if words == given.words else []
@@ -158,6 +164,8 @@ class _Runs:
 
     def _count(self, key: str, found: Proxied, next_step: float) -> dict[str, float]:
         """What a run has sent and cost so far."""
+        from proxy.commands.wrap import asked_json
+
         answer = asked_json(found.url, "/_condenser/sums?hours=1", found.token)
         sums = Counter(answer.get("replica", {}))
         tokens = sums["prompt_tokens"] + sums["completion_tokens"] + sums["own_tokens"]
