@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     prepare(settings)
     runs, pairs = _Runs(arguments, settings), [(task, nth) for nth in range(arguments.repeat) for task in tasks]
     progress = Progress(len(pairs))
+    # Runs are in groups of their own: whatever ends this process must end them.
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     with ThreadPoolExecutor(arguments.parallel) as pool:
         try:
             for _ in pool.map(runs.pair, range(len(pairs)), pairs):
@@ -91,6 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
             runs.stopped, runs.kills = runs.stopped or "interrupted", True  # the other threads end too
             if not isinstance(error, KeyboardInterrupt):
                 raise
+        finally:
+            [signal.signal(number, handler) for number, handler in before.items()]
     found = {**summary(runs.pairs), "currency": settings.currency, "stopped": runs.stopped}
     print(json.dumps(found, indent=1) if arguments.json else table(found, str(arguments.results)))
     return FAILED if runs.stopped else OK

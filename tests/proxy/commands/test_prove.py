@@ -203,12 +203,13 @@ def test_the_prompt_takes_its_place(proving: Prove) -> None:
         assert found["solved"]["with"] == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_leaves_a_report_and_a_run_that_can_go_on(
-    proving: Prove, upstream: ScriptedUpstream, tmp_path: Path
+    number: signal.Signals, proving: Prove, upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
     def interrupts(exchange: Exchange) -> Reply | None:
         if len(upstream.journal.to(CHAT)) == 80:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
         return finds(exchange)
 
     upstream.answer(interrupts)

@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 from proxy.commands.replaying.live import Purse, Stopped
+from proxy.commands.replaying.recorded import Conversation, in_protocol
 from proxy.protocols.replies import Usage
 from strategies.core.economics import Prices
 from tests.proxy.command_line import run
 from tests.support import replies
+from tests.support.messages_upstream import StrictMessages, tool_use
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, ToolCall
+from tests.support.responses_upstream import StrictResponses, function_call, reasoning
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 VIEW = "[Condensed history]"
 SECRET = "sk-live-secret"
-TOOL = {
-    "type": "function",
-    "function": {"name": "read", "parameters": {"type": "object", "required": ["path"], "properties": {}}},
-}
+SCHEMA = {"type": "object", "required": ["path"], "properties": {"path": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": SCHEMA}}
 Live = Callable[..., tuple[int, str, str]]
 
 
@@ -266,6 +267,53 @@ def test_names_that_were_gone_are_told_with_those_that_were_read_again(live: Liv
     read = document(live("--json", "--sample", "40", sessions=[talk]))
     assert read["needs"]
     assert all(each["again"] <= len(each["gone"]) <= each["used"] for each in read["needs"])
+
+
+def body(name: str, protocol: str) -> dict[str, Any]:
+    """A session as the body of a request in a protocol."""
+    talk = session(name)
+    made = in_protocol(Conversation(name, talk["messages"], talk["tools"]), protocol)
+    listed = {made.endpoint.list_member: made.messages, **made.members}
+    return {"id": name, "model": "claude-opus-4-8", "tools": made.tools, **listed}
+
+
+@pytest.mark.parametrize("protocol", ["messages", "responses"])
+def test_a_strict_server_of_each_protocol_takes_originals_and_views(live: Live, protocol: str) -> None:
+    reading: dict[str, Any] = {"path": "src/next.py"}
+    strict: StrictMessages | StrictResponses = (
+        StrictMessages(lambda _: [tool_use("read", reading)])
+        if protocol == "messages"
+        else StrictResponses(lambda _: [reasoning("Well."), function_call("read", reading)])
+    )
+    with strict:
+        options = ("--json", "--sample", "6", "--live", strict.base_url)
+        read = document(live(*options, sessions=[body(f"s{nth}", protocol) for nth in range(3)]))
+    assert (strict.refusals, read["failures"]) == ([], {})
+    assert (of(read, "action")["requests"], of(read, "action")["view"]) == (6, 1.0)
+    assert read["spent"][0] > 0
+    asked = [each for each in strict.journal if each.method == "POST"]
+    assert len(asked) == 18
+    name = "x-api-key" if protocol == "messages" else "authorization"
+    assert all((each.header(name) or "").endswith(SECRET) for each in asked)
+
+
+def test_a_call_of_anthropics_that_is_cut_short_has_its_target(live: Live, upstream: ScriptedUpstream) -> None:
+    def event(kind: str, **members: Any) -> bytes:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, **members})}\n\n".encode()
+
+    def cut(exchange: Exchange) -> Reply:
+        call = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+        part = "b" if VIEW in exchange.body.decode() else "a"
+        piece = {"type": "input_json_delta", "partial_json": f'{{"path": "src/{part}.py", "te'}
+        start = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 9, "output_tokens": 1}}
+        events = [event("message_start", message=start), event("content_block_start", index=0, content_block=call)]
+        events += [event("content_block_delta", index=0, delta=piece)]
+        events += [event("message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 4})]
+        return replies.stream(*events, event("message_stop"), done=False)
+
+    upstream.answer(cut)
+    read = document(live("--json", "--sample", "2", sessions=[body("s", "messages")]))
+    assert (of(read, "tool")["view"], of(read, "action")["view"], of(read, "action")["noise"]) == (1.0, 0.0, 1.0)
 
 
 def test_nothing_is_sent_without_live(
