@@ -94,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
             if not isinstance(error, KeyboardInterrupt):
                 raise
         finally:
-            [signal.signal(number, handler) for number, handler in before.items()]
+            for number, handler in before.items():
+                signal.signal(number, handler)
     found = {**summary(runs.pairs), "currency": settings.currency, "stopped": runs.stopped}
     print(json.dumps(found, indent=1) if arguments.json else table(found, str(arguments.results)))
     return FAILED if runs.stopped else OK
@@ -139,7 +140,7 @@ class _Runs:
         settings, given = self._settings[arm], self._given
         words = [word.replace(_PROMPT, task["prompt"]) for word in given.words]
         words += [task["prompt"]] if words == given.words else []
-        said = [*words, task["check"], settings.strategy, settings.economy, settings.window, nth, arm]
+        said = [*words, task["check"], given.upstream, settings.strategy, settings.economy, settings.window, nth, arm]
         key = blake2b(json.dumps(said).encode(), digest_size=12).hexdigest()
         # Each of those that run beside it may cost as much as the dearest so far.
         self._spend("", 0.0, given.parallel * max(self._spent.values(), default=0.0))
@@ -152,18 +153,20 @@ class _Runs:
                 began, look = monotonic(), partial(self._look, key, found)
                 status = ended(found.words, found.environment, work, given.timeout, look)
                 measured = {"status": status, "seconds": round(monotonic() - began, 3), **self._count(key, found, 0.0)}
-            if status is None and self.kills:
-                return None
             environment = {name: value for name, value in os.environ.items() if name in KEPT}
             check = ["/bin/sh", "-c", task["check"]], environment, work, given.timeout, lambda: self.kills
-            record = {"key": key, "arm": arm, "solved": status is not None and ended(*check) == 0, **measured}
+            checked = None if status is None else ended(*check)
+            if checked is None and self.kills:
+                return None
+            record = {"key": key, "arm": arm, "solved": checked == 0, **measured}
         with self._lock, given.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         return record
 
     def _look(self, key: str, found: Proxied) -> bool:
         """Whether a run must end."""
-        self._count(key, found, self._step)
+        if self._given.budget:
+            self._count(key, found, self._step)
         return self.kills
 
     def _count(self, key: str, found: Proxied, next_step: float) -> dict[str, float]:
