@@ -156,10 +156,14 @@ class Asker:
         live.spent = self._purse.spent
 
     def _bodies(self, one: Candidate) -> Sequence[bytes]:
+        """Original and view, without signed reasoning: it is bound to what stood before, which no file has whole."""
         client, endpoint = one.playing.client, one.playing.client.endpoint
         told = {**endpoint.own_members, **endpoint.usage_probe({})}
         more = {endpoint.reply_limits[0]: self._limit, **{name: json.loads(value) for name, value in told.items()}}
-        return [client.body(raws, stream=True, **more) for raws in (one.original, one.raws)]
+        plain = [
+            [json.dumps(endpoint.dialect.unbound(json.loads(raw))) for raw in of] for of in (one.original, one.raws)
+        ]
+        return [client.body(raws, stream=True, **more) for raws in plain]
 
     async def _measured(self, one: Candidate, bodies: Sequence[bytes], key: str, turn: int) -> Measured:
         money, tokens = self._purse.spent

@@ -157,8 +157,10 @@ def live_lines(replayed: ReplayResults, live: LiveResults) -> list[str]:
 def _live_notes(replayed: ReplayResults, live: LiveResults, found: Sequence[Agreement]) -> Iterator[str]:
     for of in found[:1]:
         levels = "; ".join(f"{name}: {told}" for name, told in LEVELS.items())
-        yield "A/A is the original asked twice: the noise. A session counts by its mean. `At most` holds at 95 % for"
-        yield f"each row; {of.sessions:,} sessions without a difference show {100 * of.shows:.0f} points. {levels}."
+        yield (
+            "A/A is the original asked twice: the noise. A session counts by its mean. `At most` holds at 95 % for each"
+            f" row; {of.sessions:,} sessions without a difference show {100 * of.shows:.0f} points. {levels}."
+        )
         first, view = (median(each.seconds[at] for each in live.measured) for at in (0, 1))
         yield f"First token, median: {first:.2f} s for the original, {view:.2f} s for the view."
     paid = f"{money(live.spent[0], replayed.currency)}, " if live.spent[0] else ""
@@ -171,8 +173,10 @@ def _live_notes(replayed: ReplayResults, live: LiveResults, found: Sequence[Agre
     if used := sum(each.used for each in live.needs):
         gone = [name for each in live.needs for name in each.gone]
         again, named = sum(each.again for each in live.needs), ", ".join(list(dict.fromkeys(gone))[:5])
-        yield f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view;"
-        yield f"the recorded agent read {again:,} of these again by itself. {named}"
+        yield (
+            f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view; the"
+            f" recorded agent read {again:,} of these again by itself. {named}"
+        )
     left = f"{', '.join(live.unmeasurable[:5])} ({len(live.unmeasurable):,})"
     last: dict[str, object] = {
         f"Not measurable without --tools: {left}.": live.unmeasurable,

@@ -273,6 +273,10 @@ def body(name: str, protocol: str) -> dict[str, Any]:
     """A session as the body of a request in a protocol."""
     talk = session(name)
     made = in_protocol(Conversation(name, talk["messages"], talk["tools"]), protocol)
+    thought = {"type": "thinking", "thinking": "Well.", "signature": "of another conversation"}
+    for message in made.messages if protocol == "messages" else ():
+        if message["role"] == "assistant":
+            message["content"].insert(0, thought)
     listed = {made.endpoint.list_member: made.messages, **made.members}
     return {"id": name, "model": "claude-opus-4-8", "tools": made.tools, **listed}
 
