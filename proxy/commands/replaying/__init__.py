@@ -5,5 +5,7 @@ session_files  reads files of agents and exported sessions (pure)
 play           decides every request of a conversation with the real driver
 models         takes the place of the summarizer and the judges: scripts, or real ones
 measures       computes what a strategy sent, saved, kept and cost (pure)
+live           asks a real model what it does next, with and without the view
+agreement      compares next actions, and bounds what a sample can show (pure)
 report         prints tables, and makes the JSON document and the HTML page of a replay (pure)
 """

@@ -174,8 +174,8 @@ def _live_notes(replayed: ReplayResults, live: LiveResults, found: Sequence[Agre
         gone = [name for each in live.needs for name in each.gone]
         again, named = sum(each.again for each in live.needs), ", ".join(list(dict.fromkeys(gone))[:5])
         yield (
-            f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view; the"
-            f" recorded agent read {again:,} of these again by itself. {named}"
+            f"Needs: the next six messages use {used:,} names of the history. {len(gone):,} were gone from the view;"
+            f" the recorded agent read {again:,} of these again by itself. {named}"
         )
     left = f"{', '.join(live.unmeasurable[:5])} ({len(live.unmeasurable):,})"
     last: dict[str, object] = {
