@@ -198,7 +198,7 @@ def record_of(turn: Turn) -> RequestRecord:
         own=decision.all_own_tokens,
         reread=reread,
         fits=Step.SMALLER not in turn.sent.tried and fits_whole(context),
-        first_byte=min(round(turn.timing.first_byte) or reply.milliseconds, reply.milliseconds),
+        first_byte=int(turn.timing.first_byte) or reply.milliseconds,  # it is put down before that, if it came at once
         cost=in_millionths(cost) if cost and reply.status < HTTPStatus.BAD_REQUEST else 0,
     )
 

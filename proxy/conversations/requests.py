@@ -25,12 +25,11 @@ from proxy.conversations.totals import MILLION
 from proxy.reasons import Action, Trigger
 from strategies.core.economics import Prices
 
-_FORM = struct.Struct(">QHIIBBBQIIIIIHIBII")
+_FORM = struct.Struct(">QHBBBQHBI10I")
 SIZE = _FORM.size  # bytes of one record
 OTHER = "other"
 _ACTIONS, _TRIGGERS, _PRECISIONS = list(Action), list(Trigger), list(Precision)
 _MOST = (1 << 32) - 1
-_AT_BITS, _SHARES = 48, 0xFFFF  # of the time when it came; what is above them is the share of it until the first byte
 
 
 class RequestRecord(NamedTuple):
@@ -84,21 +83,18 @@ class RequestRecord(NamedTuple):
     def packed(self, models: Sequence[str]) -> bytes:
         """The item of the journal, in a session with these models."""
         made = self.condensation
+        counts = self.before, self.after, self.prompt, self.cached, self.reply, self.own, self.reread, self.cost
         return _FORM.pack(
-            round(self.at * 1000) | round(min(self.first_byte / max(self.milliseconds, 1), 1) * _SHARES) << _AT_BITS,
+            round(self.at * 1000),
             int(self.branch[1:]) if self.branch != MAIN else 1,
-            min(self.before, _MOST),
-            min(self.after, _MOST),
             _ACTIONS.index(self.action),
             _TRIGGERS.index(self.trigger),
             _PRECISIONS.index(self.precision) << 1 | self.fits,
             int(made[1:], 16) if made else 0,
-            *map(min, (self.prompt, self.cached, self.reply, self.own, self.reread), repeat(_MOST)),
             self.status,
-            min(self.milliseconds, _MOST),
             models.index(self.model) if self.model in models else MAX_MODELS,
-            min(self.cost, _MOST),
             self.window or 0,
+            *map(min, (*counts, self.milliseconds, self.first_byte), repeat(_MOST)),
         )
 
 
@@ -106,12 +102,10 @@ def unpacked(number: int, item: bytes, models: Sequence[str]) -> RequestRecord |
     """The record in an item of a journal; None if another version wrote it."""
     if len(item) != SIZE:
         return None
-    at, branch, before, after, action, trigger, flags, made, *counts, status, ms, model, cost, window = _FORM.unpack(
-        item
-    )
-    prompt, cached, reply, own, reread = counts
+    at, branch, action, trigger, flags, made, status, model, window, *counts = _FORM.unpack(item)
+    before, after, prompt, cached, reply, own, reread, cost, ms, first_byte = counts
     return RequestRecord(
-        (at & (1 << _AT_BITS) - 1) / 1000,
+        at / 1000,
         branch_name(branch),
         _ACTIONS[action],
         _TRIGGERS[trigger],
@@ -127,7 +121,7 @@ def unpacked(number: int, item: bytes, models: Sequence[str]) -> RequestRecord |
         bool(flags & 1),
         cost,
         number,
-        round(ms * (at >> _AT_BITS) / _SHARES),
+        first_byte,
     )
 
 

@@ -117,7 +117,7 @@ class WatchedReply:
                 # Events of some streams complete each other: the first has the prompt, the last the reply.
                 known = {**_counts_at(text, at), **known}
                 if usage := usage_in(known):
-                    has_steps = usage.first is None and (_STEPS.search(ends[0]) or _STEPS.search(ends[1]))
+                    has_steps = usage.first is None and _STEPS.search(ends[0] + ends[1])
                     return usage._replace(first=0) if has_steps else usage
         return None
 
