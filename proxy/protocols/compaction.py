@@ -27,7 +27,6 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import tokens_in
 from proxy.servers import refusals
 from proxy.servers.refusals import Subject
-from proxy.tokens.models import is_openais, plain_name
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Compacted, Failure
 from strategies.core.messages import dump
@@ -64,12 +63,6 @@ def maker(base_url: str, model: str) -> str:
     name = model.lower().rpartition("/")[2]
     family = _FAMILY.match(name)
     return f"{base_url} {family[0] if family else name}"
-
-
-def is_served(protocol: str, model: str) -> bool:
-    """Whether the vendor of a model is known to serve compactions in this protocol, and to ignore what precedes one."""
-    name = plain_name(model)
-    return is_openais(name) if protocol == RESPONSES.name else protocol == MESSAGES.name and "claude" in name
 
 
 def accepting(headers: Headers) -> Headers:

@@ -7,12 +7,13 @@ item of its own. The output of a computer's call must be a screenshot, so one of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from strategies.core.excerpt import without_middle
 from strategies.core.messages import dump
 
+Part = Mapping[str, Any]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 """A picture of one pixel, as PNG in base64."""
 _BLANK = f"data:image/png;base64,{PIXEL}"
@@ -30,35 +31,23 @@ def has_parts(data: bytes) -> bool:
     return _MARKS.search(data) is not None
 
 
-def parts(value: Mapping[str, Any], kind: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    """The parts of a message that are of a kind, in the order in which they leave."""
-    if _is_of(value, kind):
-        yield value
-        return
-    for member in _MEMBERS:
-        inner = value.get(member)
-        for part in inner if isinstance(inner, list) else [inner]:
-            if isinstance(part, Mapping):
-                yield from parts(part, kind)
-
-
-def without_parts(value: Mapping[str, Any], kind: Mapping[str, str], most: int) -> tuple[Mapping[str, Any], int]:
-    """A message without its first parts of a kind, at most `most` of them, and how many were left out."""
+def without_parts(value: Part, kind: Mapping[str, str], most: int) -> tuple[Part, list[Part]]:
+    """A message without its first parts of a kind, at most `most` of them, and those that were left out."""
     if most <= 0:
-        return value, 0
+        return value, []
     if _is_of(value, kind):
-        return _instead_of(value, kind), 1
-    changed, left_out = dict(value), 0
+        return _instead_of(value, kind), [value]
+    changed, left_out = dict(value), list[Part]()
     for member in _MEMBERS:
         inner = value.get(member)
         written = list[Any]()
         for part in inner if isinstance(inner, list) else [inner]:
-            other, number = without_parts(part, kind, most - left_out) if isinstance(part, Mapping) else (part, 0)
+            other, more = without_parts(part, kind, most - len(left_out)) if isinstance(part, Mapping) else (part, [])
             written.append(other)
-            left_out += number
+            left_out += more
         if inner is not None:
             changed[member] = written if isinstance(inner, list) else written[0]
-    return (changed, left_out) if left_out else (value, 0)
+    return (changed, left_out) if left_out else (value, [])
 
 
 def shortened(value: Any, most: int, at: str = "") -> Any:
@@ -79,7 +68,7 @@ def note_of(kind: Mapping[str, str]) -> str:
     return f"[A {what} was left out here, because the request was too large for the server.]"
 
 
-def _is_of(value: Mapping[str, Any], kind: Mapping[str, str]) -> bool:
+def _is_of(value: Part, kind: Mapping[str, str]) -> bool:
     found, source = value.get("type"), value.get("source")
     if kind is DOCUMENTS:
         return found in kind and not (isinstance(source, Mapping) and source.get("type") in ("text", "content"))
@@ -87,7 +76,7 @@ def _is_of(value: Mapping[str, Any], kind: Mapping[str, str]) -> bool:
     return found in kind or is_shown or bool(found == _MADE and value.get("result"))
 
 
-def _instead_of(part: Mapping[str, Any], kind: Mapping[str, str]) -> Mapping[str, Any]:
+def _instead_of(part: Part, kind: Mapping[str, str]) -> Part:
     found, note = part["type"], note_of(kind)
     if found == _SCREENSHOT:
         return {"type": found, "image_url": _BLANK}

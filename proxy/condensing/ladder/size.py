@@ -21,7 +21,7 @@ from proxy.condensing.policy import Policy
 from proxy.condensing.reasoning import fold_view
 from proxy.condensing.traits import size_refused
 from proxy.condensing.traits.left_out import TRAIT, LeftOut, leaving_out
-from proxy.condensing.turn import Decision, RequestContext
+from proxy.condensing.turn import Decision
 from proxy.errors import ProxyError
 from proxy.protocols.opening import OpenedReply
 from proxy.servers.refusals import Refusal, Size, Unit
@@ -30,13 +30,14 @@ from proxy.tokens.media import ends_of, pages_of
 from proxy.values import object_at, word_at
 from strategies.core.budget import Budget, Marks
 from strategies.core.messages import dump
-from strategies.dialects.parts import DOCUMENTS, PICTURES, has_parts, parts, shortened
+from strategies.dialects.parts import DOCUMENTS, PICTURES, has_parts, shortened, without_parts
 
 MAX_RATIO = 4.0  # largest believable ratio of upstream tokens to our own; a larger one describes another prompt
 SMALLER = 0.95  # the next request is at most this share of the refused one, and of what is said to fit: counts differ
 UNKNOWN_SHARE = 0.70  # the same share if the refusal states no window
 GOAL_SHARE = 0.8  # the target is at most this share of the maximum that may be sent
 PARTS_KEPT = 0.5  # the share of bytes, pictures or pages that stay, if no limit tells
+MOST = 10_000  # parts of one message
 LONG_CONTEXT = 200_000  # tokens above which Anthropic calls a prompt long, and bills it apart for some
 _TOKENS = (Unit.PROMPT, Unit.RATE, Unit.TIER)
 _KINDS = {Unit.PICTURES: (PICTURES,), Unit.PAGES: (DOCUMENTS,), Unit.BYTES: (PICTURES, DOCUMENTS)}
@@ -77,20 +78,14 @@ def _lighter(refused: Attempt, refusal: Refusal) -> Decision | None:
     if size is None or Step.LIGHTER in refused.tried or not (context.policy.rewrites and is_whole):
         return None
     known = TRAIT.of(context) or LeftOut([], "", 0)
-    out = _fewer(decision, size, known) if size.unit in _KINDS else _shorter(context, size, known)
+    most = size.limit or 0
+    out = _fewer(decision, size, known) if size.unit in _KINDS else known._replace(characters=int(SMALLER * most))
     if out is None:
         return None
     lighter = leaving_out(context, out)._replace(must_store=True)
-    return decision.with_view(decision.view.over(lighter.history.shown)).in_context(lighter)
-
-
-def _shorter(context: RequestContext, size: Size, known: LeftOut) -> LeftOut | None:
-    """What leaves of strings that are too long; None if one of those that must stay whole is among them."""
-    transcript, most = context.history.transcript, size.limit or 0
-    whole = [message for _, message in transcript.systems] + [transcript.chain[at] for at in transcript.stays]
-    if any(len(each.data) > most and shortened(each.body, most) != each.body for each in whole):
-        return None
-    return known._replace(characters=int(SMALLER * most))
+    decision = decision.with_view(decision.view.over(lighter.history.shown)).in_context(lighter)
+    long = [each for each in decision.view.messages if size.unit is Unit.CHARACTERS and len(each.data) > most]
+    return None if any(shortened(each.body, most) != each.body for each in long) else decision
 
 
 def _fewer(decision: Decision, size: Size, known: LeftOut) -> LeftOut | None:
@@ -98,9 +93,8 @@ def _fewer(decision: Decision, size: Size, known: LeftOut) -> LeftOut | None:
     history, kinds, is_bytes = decision.context.history, _KINDS[size.unit], size.unit is Unit.BYTES
     transcript, shown = history.transcript, {id(message) for message in decision.view.messages}
     may = [(at, each) for at, each in enumerate(history.shown.chain) if id(each) in shown and has_parts(each.data)]
-    found = [
-        (at, kind, _size(part, size.unit)) for at, each in may for kind in kinds for part in parts(each.body, kind)
-    ]
+    every = [(at, kind, without_parts(each.body, kind, MOST)[1]) for at, each in may for kind in kinds]
+    found = [(at, kind, _size(part, size.unit)) for at, kind, parts in every for part in parts]
     total = len(decision.body) if is_bytes else sum(has for _, _, has in found)
     excess = total - (size.limit if size.limit and size.limit < total else int(PARTS_KEPT * total))
     leaving = {at: numbers for at, *numbers in known.parts}

@@ -38,35 +38,26 @@ def shape(context: RequestContext, _now: float) -> RequestContext:
 
 def leaving_out(context: RequestContext, out: LeftOut) -> RequestContext:
     """The context whose views lack this."""
-    transcript = context.history.measured.transcript
-    chain = [
-        message if at in transcript.stays else _shortened(message, out) for at, message in enumerate(transcript.chain)
-    ]
-    for at, pictures, documents in out.parts:
-        if at not in transcript.stays:
-            chain[at] = _without(chain[at], pictures, documents, context.server.counter)
+    transcript, counter = context.history.measured.transcript, context.server.counter
+    leaving = {at: numbers for at, *numbers in out.parts}
+    chain = list(transcript.chain)
+    for at, message in enumerate(chain):
+        if at not in transcript.stays and (at in leaving or 0 < out.characters < len(message.data)):
+            chain[at] = _written(message, leaving.get(at, (0, 0)), out.characters, counter)
     history = context.history._replace(shown=transcript.with_bodies(chain))
     return TRAIT.put(context, out)._replace(history=history)
 
 
-def _without(message: Message, pictures: int, documents: int, counter: Counter) -> Message:
-    """A message of the chain with a body that lacks so many of its parts."""
-    body, number = without_parts(message.body, PICTURES, pictures)
-    body, _ = without_parts(body, DOCUMENTS, documents)
-    before, left = message.pictures, message.pictures.number - number
+def _written(message: Message, numbers: Sequence[int], characters: int, counter: Counter) -> Message:
+    """A message without so many pictures and documents, and with at most so many characters in a string."""
+    body, seen = without_parts(message.body, PICTURES, numbers[0])
+    body, read = without_parts(body, DOCUMENTS, numbers[1])
+    body = shortened(body, characters) if characters else body
+    before, left, data = message.pictures, message.pictures.number - len(seen), dump(body).encode()
     after = Pictures(left, before.tokens * left // before.number) if left > 0 else NO_PICTURES
-    return replace(message, data=dump(body).encode(), parsed=body, tokens=counter.message(body), pictures=after)
-
-
-def _shortened(message: Message, out: LeftOut) -> Message:
-    """A message of the chain without what its strings have too much, and as many tokens fewer as it has bytes."""
-    if not out.characters or len(message.data) <= out.characters:
-        return message
-    body = shortened(message.body, out.characters)
-    data = dump(body).encode("utf-8", "surrogatepass")
-    if body == message.body:
-        return message
-    return replace(message, data=data, parsed=body, tokens=message.tokens * len(data) // len(message.data))
+    # A string that is too long takes long to count.
+    tokens = counter.message(body) if seen or read else message.tokens * len(data) // len(message.data)
+    return message if body == message.body else replace(message, data=data, parsed=body, tokens=tokens, pictures=after)
 
 
 def after(stored: LeftOut | None, turn: Turn, _now: float) -> LeftOut | None:

@@ -13,6 +13,7 @@ from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
 from proxy.protocols import compaction
 from proxy.servers.windows import SOURCE
+from proxy.tokens.models import is_openais, plain_name
 from strategies.core.parsing import objects_in
 from strategies.core.pieces import carried_in
 from strategies.core.rounds import structure
@@ -37,8 +38,9 @@ def shape(context: RequestContext, _now: float) -> RequestContext:
 
 
 def _is_in_list(context: RequestContext) -> bool:
-    request, policy = context.request, context.policy
-    is_known = compaction.is_served(request.body.endpoint.dialect.name, request.model)
+    """Whether it may have one, and its vendor is known to serve the form of its protocol."""
+    request, policy, name = context.request, context.policy, plain_name(context.request.model)
+    is_known = is_openais(name) if request.body.endpoint.compact_path else "claude" in name
     is_refused = policy.size_refused is not None or policy.window.source == SOURCE
     return is_known and not is_refused and _MARK in request.body.data
 

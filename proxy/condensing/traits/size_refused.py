@@ -15,9 +15,7 @@ from proxy.servers.windows import SIZE_REFUSED, SizeRefused
 def ends(decision: Decision) -> bool:
     """Whether the size that bounds the session ends once this view is accepted, because it is longer."""
     size = TRAIT.of(decision.context)
-    if size is None:
-        return False
-    return decision.tokens_after > size.own if size.own else decision.expected_tokens > size.tokens
+    return size is not None and decision.tokens_after > size.own
 
 
 def after(stored: SizeRefused | None, turn: Turn, _now: float) -> SizeRefused | None:
