@@ -258,8 +258,7 @@ def pause_seconds(retry_after: str | None, now: float) -> float:
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes
-MOST_IN_VAIN = 6
-"""So many calls in a row that clients broke off are two summaries; then a session has none, for `PACE_LIFE`."""
+MOST_IN_VAIN = 6  # calls of a session in a row that were broken off, two summaries; then none for `PACE_LIFE`
 _LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
 _MAX_MODELS, _EVENT_BYTES = 1_000, 160
 NOT_ACCEPTED = "not-accepted"
@@ -293,8 +292,7 @@ class Caller:
     slope: float = 1.0
     """How many tokens the request's own model counts for one of ours, in text like the request's."""
     streams: bool = False  # whether the request asks for a stream, which its server then takes
-    room: int = 0
-    """The tokens of the server's cache that a call takes; 0 if they were not counted: then one for each byte."""
+    room: int = 0  # the tokens of the server's cache that a call takes; 0 if they were not counted
     session: Hashable = None  # of the request
 
     @property
@@ -395,8 +393,8 @@ class Dispatcher:
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # of each server, and of each base URL
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
+    # When the last calls of a session were broken off, on the clock.
     _in_vain: Lru[Hashable, list[float]] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
-    """By session: when its last calls were broken off, on the clock."""
 
     def lane_of(self, base_url: str) -> Lane:
         """The lane of the server at a base URL."""
@@ -425,8 +423,8 @@ class Dispatcher:
         address = address_for(model, caller)
         lane, known = self.lane_of(address), self.known.get(server_of(address))
         deadline = self.deadline(model, caller) if deadline is None else deadline
-        if (in_vain := self._in_vain.use((address, caller.session))) is None:
-            in_vain = self._in_vain.put((address, caller.session), [])
+        key = address, caller.session
+        in_vain = self._in_vain.use(key) or self._in_vain.put(key, [])
         if len(in_vain) >= MOST_IN_VAIN and self.clock() < in_vain[-1] + PACE_LIFE:
             return Failure(PAUSED)
         try:

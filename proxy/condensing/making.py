@@ -144,8 +144,7 @@ class Models:
         for effect in effects:
             # A compaction's prompt is the view itself, which the server has just read.
             if not isinstance(effect, Compact) and self._policy.roles[effect.role].is_at(self.caller.upstream.name):
-                continued = text(effect.view or "") if isinstance(effect, Ask) else 0
-                prompt = text(effect.system) + text(effect.user) + continued
+                prompt = sum(map(text, (effect.system, effect.user, getattr(effect, "view", None) or "")))
                 if cache.is_shown and (prompt + effect.max_tokens + self._view.tokens) * scale > cache.size:
                     return None
                 longest = max(longest, ceil(prompt * scale))
