@@ -41,7 +41,7 @@ OWN_PATHS = (
     "POST audio/*",
     "POST images/*",
 )
-"""The paths that are passed on by default with the operator's key: those that ask a model and read nothing stored."""
+"""The default with the operator's key: what asks a model and reads nothing stored there. `compress` goes nowhere."""
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 _CUT = re.compile(r"[;?#]")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
