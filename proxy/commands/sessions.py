@@ -144,7 +144,7 @@ def _revert(arguments: argparse.Namespace) -> None:
 
 
 def _drop(arguments: argparse.Namespace) -> None:
-    rows = enumerate(request_session(arguments)["ledger"], 1)
+    rows = enumerate(request_session(arguments).get("ledger", ()), 1)
     names = ((row["id"], str(number), row["text"]) for number, row in rows)
     line = next((each[0] for each in names if arguments.line in each), arguments.line)
     query, hint = {"now": "true"} if arguments.now else {}, "its ledger has no such line, and its memory no such card"

@@ -1,8 +1,8 @@
 """Lines and names of the ledger that a person has dropped. Pure.
 
-Like pins they are marks of the session: `drop:LINE:RECORD` leaves a line out of every record but RECORD, and of that
-one too as soon as a newer one is used; so the view changes where it changes anyway. Without RECORD it is left out at
-once. The record stays as it was written: what is dropped is left out when it is read.
+Like pins they are marks of the session. `drop:LINE:USED` leaves a line out of every record, except of those in use until
+more than USED have been used, so the view changes where it changes anyway; with 0, at once. Records stay as they were
+written: what is dropped is left out when one is read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from strategies.core.pieces import Piece, is_record
 from strategies.core.units import units
 from strategies.dialects import DIALECTS
 
-DROP = re.compile(r"drop:([0-9a-f]{8}):(\w*)")
+DROP = re.compile(r"drop:([0-9a-f]{8}):(\d{1,9})")
 
 
-def drop_mark(line: str, condensations: Collection[Condensation], *, now: bool) -> str:
-    newest = None if now else _newest_used(condensations)
-    return f"drop:{line}:{newest.id if newest else ''}"
+def drop_mark(line: str, condensations: Iterable[Condensation], *, now: bool) -> str:
+    return f"drop:{line}:{0 if now else _used(condensations)}"
+
+
+def _used(condensations: Iterable[Condensation]) -> int:
+    return sum(made.standing or made.reverted for made in condensations)
 
 
 def dropped_in(drops: Collection[str]) -> frozenset[str]:
@@ -42,17 +45,10 @@ def says_dropped(text: str, drops: Collection[str]) -> bool:
 def without_dropped(
     condensations: Sequence[Condensation], drops: Collection[str], dialect: Dialect
 ) -> tuple[Condensation, ...]:
-    """The condensations as views apply them."""
-    newest, marks = _newest_used(condensations), [mark.split(":")[1:] for mark in drops]
-    return tuple(
-        made.without({line for line, keeper in marks if keeper != made.id or made is not newest}, dialect)
-        for made in condensations
-    )
-
-
-def _newest_used(condensations: Iterable[Condensation]) -> Condensation | None:
-    used = (made for made in condensations if made.standing or made.reverted)
-    return max(used, key=lambda made: made.created_at, default=None)
+    """The condensations of a session as views apply them."""
+    used, gone = _used(condensations), dropped_in(drops)
+    by_now = dropped_in([mark for mark in drops if int(mark.split(":")[2]) < used])
+    return tuple(made.without(by_now if made.standing else gone, dialect) for made in condensations)
 
 
 def _entries(pieces: Iterable[Piece], dialect: Dialect) -> Iterator[tuple[str, str, str]]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from proxy.callers.tenants import ALWAYS, UNPROVEN, Trust
 from proxy.conversations.cards import SHOWN, SOURCE, scope_key
-from proxy.conversations.drops import without_dropped
+from proxy.conversations.drops import dropped_in
 from proxy.conversations.session import (
     CHAT,
     DERIVED,
@@ -340,8 +340,9 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     """
     sessions = [session, *await lookup.ancestors(session)]
     condensations = tuple({record.id: record for one in reversed(sessions) for record in one.condensations}.values())
-    if session.drops:
-        condensations = without_dropped(condensations, session.drops, DIALECTS[session.dialect])
+    if gone := session.drops and dropped_in(session.drops):  # which its own records lack since they were read
+        own, dialect = {made.id for made in session.condensations}, DIALECTS[session.dialect]
+        condensations = tuple(made if made.id in own else made.without(gone, dialect) for made in condensations)
     patches = tuple(patch for one in reversed(sessions) for patch in one.patches)
     return blank._replace(condensations=condensations, patches=patches, pins=session.pins, drops=session.drops)
 

@@ -1,11 +1,17 @@
 """What a person drops from the ledger appears in no later view, and a revert that is taken back."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.cli import main
+from proxy.conversations.drops import drop_mark, without_dropped
+from strategies.core.ledger import Ledger, append_ledger, line_id
+from strategies.core.pieces import Literal
+from strategies.core.replacement import replacement
+from strategies.dialects.chat import CHAT
 from tests.http.test_agents import Api, each_api
 from tests.http.test_keys import BEN, keyed
 from tests.http.test_memory_injection import diary, ending
@@ -26,6 +32,7 @@ from tests.http.test_reverting import (
 from tests.support.admin_api import SESSIONS, TOKEN, admin, only_place, operator, place_of
 from tests.support.proxy import running_proxy
 from tests.support.stage import Message, Stage, chat, controls, proxy_with_upstream, rounds_over
+from tests.support.transcripts import condensation_of
 
 __all__ = ["store"]
 FIRST, SECOND = "Never restart the database on a Friday.", "Deploy only from the branch release-7."
@@ -93,6 +100,36 @@ def test_a_line_that_is_dropped_now_leaves_the_next_view_and_nothing_else_change
     ]
     assert ask(stage, LARGER, force="true").action == "condensed"
     assert FIRST not in str(stage.last_view)
+
+
+def test_a_line_dropped_on_one_branch_stays_in_its_record_until_the_next_condensation(stage: Stage) -> None:
+    """Though another branch has condensed later: the cache of both goes on to hit."""
+    ask(stage, TRIGGER)
+    before = stage.last_view
+    other = [*chat(2)[:-1], *chat(TRIGGER)[2:]]
+    stage.ask(other, controls(session="s", force="true"))
+    assert len(shown(stage)["condensations"]) == 2
+    line = line_id(FIRST)
+    assert admin(stage, f"{place_of(shown(stage))}/ledger/{line}", "DELETE").status == 200
+    ask(stage, TRIGGER)
+    assert stage.last_view == before
+    assert ask(stage, TRIGGER, force="true").action == "condensed"
+    assert FIRST not in str(stage.last_view)
+
+
+def test_a_prepared_record_shows_no_line_that_was_dropped_before_it_was_used() -> None:
+    made = [
+        condensation_of(id=f"c{place}", pieces=(carried(FIRST),), standing=place == 1, created_at=float(place))
+        for place in (0, 1)
+    ]
+    (mark,) = {drop_mark(line_id(FIRST), made, now=False)}
+    assert [FIRST in str(each.pieces) for each in without_dropped(made, {mark}, CHAT)] == [False, True]
+    used = [replace(each, standing=True) for each in made]
+    assert [FIRST in str(each.pieces) for each in without_dropped(used, {mark}, CHAT)] == [False, False]
+
+
+def carried(line: str) -> Literal:
+    return replacement(append_ledger("", Ledger((f"- {line}",))), 3, CHAT)
 
 
 def test_a_name_is_dropped_like_a_line(stage: Stage) -> None:
