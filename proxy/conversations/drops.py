@@ -1,8 +1,8 @@
 """Lines and names of the ledger that a person has dropped. Pure.
 
-Like pins they are marks of the session. `drop:LINE:USED` leaves a line out of every record, except of those in use until
-more than USED have been used, so the view changes where it changes anyway; with 0, at once. Records stay as they were
-written: what is dropped is left out when one is read.
+Like pins they are marks of the session. `drop:LINE:USED` leaves a line out of every record, except of those in use
+until more than USED have been used, so the view changes where it changes anyway; with 0, at once. Records stay as they
+were written: what is dropped is left out when one is read.
 """
 
 from __future__ import annotations
