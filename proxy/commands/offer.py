@@ -66,7 +66,8 @@ def _played(records: Sequence[Document], kind: Document, prices: Prices) -> tupl
     budget, growth = replace(budget, cause=Cause(kind["trigger_by"])), sum(more) / len(more)
     advice = advise(budget, prices, condensing_of(budget, prices, head, growth, asks=False), growth)
     auto = _cost(full, head, prices, advice.trigger, advice.target) if advice.saves else inf
-    as_sent = _cost([each["after"] for each in records], head, prices)
+    sent = [each["before" if each["action"] == "would-condense" else "after"] for each in records]
+    as_sent = _cost(sent, head, prices)
     return as_sent, min(auto, as_sent)
 
 

@@ -186,7 +186,7 @@ def record_of(turn: Turn) -> RequestRecord:
         trigger=decision.trigger,
         condensation=decision.applied.id if decision.applied else "",
         before=context.history.sent.tokens,
-        after=decision.forwarded_tokens,
+        after=decision.tokens_after,
         precision=context.history.measured.precision,
         status=reply.status,
         milliseconds=reply.milliseconds,

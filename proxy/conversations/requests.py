@@ -41,7 +41,7 @@ class RequestRecord(NamedTuple):
     trigger: Trigger
     condensation: str  # the id of the condensation in its view; "" for none
     before: int  # tokens of the client's own list
-    after: int  # tokens of what was forwarded
+    after: int  # tokens of the view; under `observe:` of the one that would have been forwarded
     precision: Precision
     status: int  # HTTP status of the reply
     milliseconds: int  # from its arrival to the end of its reply
@@ -64,7 +64,12 @@ class RequestRecord(NamedTuple):
     @property
     def is_rescued(self) -> bool:
         """Whether it was answered, did not fit as the client sent it, and was sent shorter."""
-        return self.is_answered and not self.fits and self.after < self.before
+        return self.is_answered and not self.fits and self.forwarded < self.before
+
+    @property
+    def forwarded(self) -> int:
+        """The tokens of what was forwarded: a request that is only observed goes on as it came."""
+        return self.before if self.action is Action.WOULD_CONDENSE else self.after
 
     @property
     def ended(self) -> int:
@@ -74,7 +79,7 @@ class RequestRecord(NamedTuple):
     @property
     def saved(self) -> int:
         """The tokens that were saved; none where nobody could have spent them. Negative if memory added more."""
-        return self.before - self.after if self.is_answered and self.fits else 0
+        return self.before - self.forwarded if self.is_answered and self.fits else 0
 
     @property
     def is_estimate(self) -> bool:
@@ -142,15 +147,15 @@ def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0, wr
     Saved is the difference to the client's own list, all that was saved or read anew taken to be in the upstream's
     cache; so it is the least that was saved.
     """
-    is_answered, is_shorter = record.is_answered, record.after < record.before
-    saved = record.before - record.after if is_answered and record.fits else 0
+    is_answered, is_shorter = record.is_answered, record.forwarded < record.before
+    saved = record.before - record.forwarded if is_answered and record.fits else 0
     found = {
         "requests": 1,
         "failed": int(record.status >= HTTPStatus.BAD_REQUEST),
         "rescued": int(is_answered and is_shorter and not record.fits),
         "unreported": int(is_answered and not record.prompt),
         "client_tokens": record.before,
-        "forwarded_tokens": record.after,
+        "forwarded_tokens": record.forwarded,
         "saved_tokens": saved,
         "reread_tokens": record.reread,
         "rescue_own_tokens": 0 if record.fits else record.own,
@@ -160,7 +165,7 @@ def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0, wr
         "cost": record.cost,
     }
     if prices is not None:
-        prompt, more = record.prompt or record.after, round(slope * saved)
+        prompt, more = record.prompt or record.forwarded, round(slope * saved)
 
         def cost(more: int, reread: int = 0) -> int:
             cached = min(record.cached + more + reread, prompt + more)

@@ -144,13 +144,13 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
 
 def _without_false_falls(records: Sequence[RequestRecord]) -> list[float | None]:
     """The tokens that were sent; none where an estimate would draw a fall that no condensation caused."""
-    sent: list[float | None] = [float(record.after) for record in records]
+    sent: list[float | None] = [float(record.forwarded) for record in records]
     least: int | None = None
     for place in range(len(records) - 1, -1, -1):
         record = records[place]
         if not record.is_estimate:
-            least = record.after
-        elif least is not None and record.after > least:
+            least = record.forwarded
+        elif least is not None and record.forwarded > least:
             sent[place] = None
         if record.action is Action.CONDENSED:
             least = None  # before it, the view was longer
@@ -159,7 +159,7 @@ def _without_false_falls(records: Sequence[RequestRecord]) -> list[float | None]
 
 def _told(record: RequestRecord, place: int | None) -> str:
     named = f"Condensation {place}, " if place else ""
-    return f"{named}request {record.number}: {record.before:,} to {record.after:,} tokens"
+    return f"{named}request {record.number}: {record.before:,} to {record.forwarded:,} tokens"
 
 
 def _link(record: RequestRecord, branch: str) -> str:
@@ -204,7 +204,7 @@ def window_of(branch: Branch, pins: Mapping[int, str]) -> Window | None:
     pinned = sum(branch.tokens[i] for i in kept if i in pins)
     rest = sum(branch.tokens[i] for i in kept) - pinned
     counts = [system, pinned, branch.written, rest]
-    filled = [max(last.after - sum(counts), 0), *counts]
+    filled = [max(last.forwarded - sum(counts), 0), *counts]
     parts = zip(_PARTS.items(), [*filled, max(last.window - sum(filled), 0)], strict=True)
     return Window([(kind, name, tokens) for (kind, name), tokens in parts if tokens], last.window)
 
