@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
+from proxy.cli import parse
+from proxy.commands.mcp import made
 from proxy.commands.running import note_at
-from tests.clients.guides import COMMANDS, run_shell
+from tests.clients.guides import COMMANDS, KEYS, run_shell
+from tests.clients.test_mcp import answers
 from tests.proxy.command_line import run
+from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, tool_use
+from tests.support.recording import CHAT
 from tests.support.replicas import await_answer, replica
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message
 from tests.support.upstream import ScriptedUpstream
@@ -133,7 +138,7 @@ def test_under_wrap_the_token_reads_what_the_run_has_left_and_nothing_else(tmp_p
 
 
 @pytest.mark.parametrize("single", ["true", "false"])
-def test_only_a_proxy_of_one_person_notes_a_token(single: str) -> None:
+def test_only_a_proxy_of_one_person_needs_no_key_to_be_read(single: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         ScriptedUpstream() as upstream,
         replica(upstream.base_url, "memory://", "off", 8_000, CONDENSER_SINGLE_USER=single) as (
@@ -147,6 +152,13 @@ def test_only_a_proxy_of_one_person_notes_a_token(single: str) -> None:
         assert bool(note.handles) == (single == "true")
         (file,) = Path(os.environ.get("TMPDIR") or "/tmp").glob(f"condenser-{os.getuid()}/{it.pid}.json")
         assert file.stat().st_mode & 0o777 == 0o600
+        asked = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Plan my beds."}]}).encode()
+        told = [*wire.JSON, ("Authorization", "Bearer k"), ("X-Condenser-Session", "s")]
+        assert wire.request(url, "POST", CHAT, asked, told).status == 200
+        for name in KEYS:
+            monkeypatch.delenv(name, raising=False)
+        ((failed, said),) = answers(made(parse(["mcp", "--url", url])), ("search_memory", {"query": "beds"}))
+        assert (failed, "Plan my beds." in said) == (single == "false", single == "true")
 
 
 def test_a_command_that_registers_its_own_servers_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
