@@ -22,7 +22,7 @@ from strategies.core.messages import ToolCall
 from strategies.core.names import find_names
 
 ERROR, DEEPEST = 0.05, 3  # the chance that a bound is wrong; condensations of which more are not told apart
-_BETS = {1.0: 0.9, 0.7: 0.025, 0.45: 0.025, 0.25: 0.025, 0.12: 0.025}  # shares of a stake, and their weights
+_BETS = {1.0: 0.9, 0.75: 0.04, 0.5: 0.04, 0.25: 0.02}  # shares of a stake, and their weights
 _NUMBER, _FIRST_WORD = re.compile(r"\d+"), r'\s*:\s*\[?\s*"?((?:\\.|[^"\\\s,\]}])+)'
 LEVELS = {
     "tool": "the same tool, or text for text",
