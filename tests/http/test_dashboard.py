@@ -19,9 +19,10 @@ from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from strategies.core.messages import Reader
 from strategies.dialects.chat import CHAT
-from tests.support import wire
-from tests.support.admin_api import admin, only_place, only_session
+from tests.support import replies, wire
+from tests.support.admin_api import admin, only_place, only_session, place_of
 from tests.support.replies import error
+from tests.support.signals import Signal
 from tests.support.stage import Stage, body_of, chat, controls, is_vote, proxy_with_upstream, rounds_over, summary, vote
 from tests.support.wire import Answer
 
@@ -418,3 +419,26 @@ def test_a_session_is_named_by_its_first_words(said: list[str], title: str) -> N
     bodies = [{"role": "user", "content": text} for text in said]
     messages = [Reader().read(json.dumps(body), body, 1, CHAT) for body in bodies]
     assert title_of(messages) == title
+
+
+def test_the_first_byte_of_a_stream_is_recorded_when_it_left() -> None:
+    with watched() as stage:
+        gate = Signal("the stream may go on")
+        parts = [replies.sse(chunk) for chunk in replies.text_chunks("Fine.")]
+        stage.upstream.reply(replies.stream(*parts[:2], gate, *parts[2:]))
+        began = time.monotonic()
+        body = body_of(chat(21), stream=True)
+        headers = [*wire.JSON, *controls(session="stream")]
+        with wire.opened(stage.proxy.url, "POST", "/v1/chat/completions", body, headers) as response:
+            wire.until(response, b"Fine.")
+            came = time.monotonic()
+            while time.monotonic() < came + 0.05:
+                pass
+            waited = time.monotonic() - came
+            gate.set()
+            response.read()
+        stage.proxy.quiet()
+        (row,) = (each for each in admin(stage, token="operator").json()["data"] if each["id"] == "stream")
+        newest = admin(stage, place_of(row), token="operator").json()["requests"][-1]
+        assert 0 < newest["first_byte"] <= (came - began) * 1000 + 1
+        assert newest["milliseconds"] - newest["first_byte"] >= waited * 1000 - 2
