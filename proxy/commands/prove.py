@@ -46,7 +46,7 @@ from proxy.values import json_or_none, word_at
 if TYPE_CHECKING:
     from proxy.commands.wrap import Proxied
 
-_RESULTS, _PROMPT = "condenser-prove.jsonl", "{prompt}"
+_RESULTS, _PROMPT = "condenser-prove.ndjson", "{prompt}"
 WITHOUT, WITH = "without", "with"
 _GRACE, _LOOK = 5.0, 0.25  # seconds
 KEPT = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV")

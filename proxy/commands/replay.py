@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _OFF = "off"
 _ONE_AND_OFF = 2
 _ROLES = ("summarizer", "judge")
-_RESULTS = "condenser-live.jsonl"
+_RESULTS = "condenser-live.ndjson"
 T = TypeVar("T")
 
 

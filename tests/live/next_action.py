@@ -1,11 +1,11 @@
 """What a small real model does next, with and without the view, by `condenser replay --live`.
 
     make live ARGS=next                  eight recorded chats under the default, `recent` and `summary`
-    make live ARGS="next 4"              four of them
+    make live ARGS="next 4 1.5"          four of them, at a temperature
 
 In each chat the user states the numbers of tickets and asks for one now and then; the recorded answers are right. The
-temperature is that of the server by default, so the model answers otherwise each time. Summaries are a script's: those
-of so small a model are refused for their form.
+temperature is the server's own, unless one is given. Summaries are a script's: those of so small a model are refused
+for their form.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _NAMES = ["Bruno", "Farid", "Liam", "Rosa", "Nils", "Ines", "Olga", "Paul", "Tar
 _ABOUT = ["the invoice page is empty", "the backup job stops at night", "the search box ignores umlauts"]
 
 
-def chat(seed: int, rounds: int = 28) -> dict[str, Any]:
+def chat(seed: int, temperature: float | None = None, rounds: int = 28) -> dict[str, Any]:
     """A conversation of about 1,300 tokens, in which one turn in three is a question."""
     dice = random.Random(seed)
     messages: list[Message] = [{"role": "system", "content": "You are the assistant of a help desk. Be brief."}]
@@ -46,14 +46,20 @@ def chat(seed: int, rounds: int = 28) -> dict[str, Any]:
             said = f"The ticket of {name} has the number {number}: {dice.choice(_ABOUT)}, and nobody knows since when."
             answer = f"Noted. I look after the ticket {number} of {name}."
         messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
-    return {"id": f"chat {seed}", "model": MODEL, "messages": messages}
+    named = {"id": f"chat {seed}", "model": MODEL, "messages": messages}
+    return named if temperature is None else {**named, "temperature": temperature}
 
 
-def measured(sessions: int = SESSIONS, requests: int = REQUESTS, strategies: Sequence[str] = STRATEGIES) -> str:
+def measured(
+    sessions: int = SESSIONS,
+    temperature: float | None = None,
+    requests: int = REQUESTS,
+    strategies: Sequence[str] = STRATEGIES,
+) -> str:
     """The report of a replay of so many chats, as JSON."""
     with tempfile.TemporaryDirectory() as folder, llama(n_ctx=WINDOW, n_parallel=1, n_batch=256, n_ubatch=256) as url:
         talks = Path(folder) / "talks.jsonl"
-        talks.write_text("".join(json.dumps(chat(seed)) + "\n" for seed in range(sessions)))
+        talks.write_text("".join(json.dumps(chat(seed, temperature)) + "\n" for seed in range(sessions)))
         asked = ["--live", f"{url}/v1", "--sample", str(sessions * requests), "--reply-tokens", "24", "--json"]
         asked += ["--results", str(Path(folder) / "figures.jsonl")]
         printed = io.StringIO()
@@ -65,7 +71,8 @@ def measured(sessions: int = SESSIONS, requests: int = REQUESTS, strategies: Seq
 def run(words: Sequence[str]) -> None:
     """Prints the table of docs/internals/quality.md."""
     os.environ |= {"CONDENSER_MARKS__MOST": str(MOST), "CONDENSER_CONFIG": ""}
-    live = json.loads(measured(int(words[0]) if words else SESSIONS))["live"]
+    sessions, temperature = int(words[0]) if words else SESSIONS, float(words[1]) if words[1:] else None
+    live = json.loads(measured(sessions, temperature))["live"]
     print("| strategy | compared by | requests | sessions | as the original | A/A | points less | at most |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for of in live["agreement"]:

@@ -25,7 +25,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_next_action_of_a_small_model_has_wide_bounds() -> None:
-    live = json.loads(next_action.measured(3, 1, ["mask+extract"]))["live"]
+    live = json.loads(next_action.measured(3, 1.5, 1, ["mask+extract"]))["live"]
     (action,) = [each for each in live["agreement"] if (each["of"], each["by"]) == ("mask+extract", "action")]
     assert (live["stopped"], live["failures"], action["requests"], action["sessions"]) == ("", {}, 3, 3)
     assert action["shows"] <= action["most"] <= 1

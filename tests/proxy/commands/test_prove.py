@@ -78,7 +78,7 @@ def read(found: tuple[int, str, str]) -> dict[str, Any]:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "condenser-prove.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "condenser-prove.ndjson").read_text().splitlines()]
 
 
 def test_the_sample_tasks_are_solved_with_and_without(
@@ -125,11 +125,11 @@ def test_a_run_is_not_run_again(proving: Prove, upstream: ScriptedUpstream, tmp_
     first = read(proving("--json", "--repeat", "1"))
     asked = len(upstream.journal.to(CHAT))
     whole = lines(tmp_path)
-    with (tmp_path / "condenser-prove.jsonl").open("a") as file:
+    with (tmp_path / "condenser-prove.ndjson").open("a") as file:
         file.write('{"key": "cut of')
     assert read(proving("--json", "--repeat", "1")) == first
     assert len(upstream.journal.to(CHAT)) == asked
-    (tmp_path / "condenser-prove.jsonl").write_text("".join(json.dumps(each) + "\n" for each in whole[:3]))
+    (tmp_path / "condenser-prove.ndjson").write_text("".join(json.dumps(each) + "\n" for each in whole[:3]))
     assert read(proving("--json", "--repeat", "1"))["pairs"] == 5
     assert len(upstream.journal.to(CHAT)) == asked + 7 * asked // 10
 
@@ -171,7 +171,7 @@ def test_a_check_has_no_key_and_what_it_prints_is_nowhere(
     code, out, err = proving("--repeat", "1", tasks=task(check), words=script(""))
     assert code == 0
     assert {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()} <= {*prove.KEPT, *SHELLS}
-    assert not any("printed" in text for text in (out, err, (tmp_path / "condenser-prove.jsonl").read_text()))
+    assert not any("printed" in text for text in (out, err, (tmp_path / "condenser-prove.ndjson").read_text()))
 
 
 SHELLS = ("PWD", "OLDPWD", "SHLVL", "_")

@@ -154,7 +154,7 @@ def test_the_report_says_what_it_shows_and_has_no_secret(live: Live, tmp_path: P
     assert "mask+extract, condensed 1 x" in out
     assert "names of the history" in told
     assert "First token, median" in told
-    page, results = ((tmp_path / name).read_text() for name in ("report.html", "condenser-live.jsonl"))
+    page, results = ((tmp_path / name).read_text() for name in ("report.html", "condenser-live.ndjson"))
     assert "<h2>The next action</h2>" in page
     assert len(results.splitlines()) == 8
     assert not any(SECRET in text or "invariant" in text for text in (out, page, results))
