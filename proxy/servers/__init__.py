@@ -4,6 +4,7 @@
     windows     where a window comes from, and what refusals for length have taught of it
     discovery   what a server says of itself: its kind, and the windows that it has loaded
     counting    how it counts a request: calibration, by `figures` of each model and anchors of each conversation
+    shared_cache  who waits for room in a cache that slots may share
     refusals    the one reader of errors: what is too large, and what is named; `error_bodies` opens them
 
 What an error teaches holds for the tenant that met it (`LessonScope`), because an error may quote the request, and one
