@@ -110,3 +110,13 @@ def test_a_model_that_serves_no_compaction_reads_it_all(protocol: str) -> None:
     with proxy_with_upstream(window=WINDOW, strategy="recent") as stage:
         stage.upstream.answer(by_what_follows)
         assert ask(stage, protocol, history(protocol, 40, 2), "glm-9").action == "condensed"
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_list_may_end_with_a_compaction(protocol: str) -> None:
+    with proxy_with_upstream(window=WINDOW, strategy="recent") as stage:
+        stage.upstream.answer(by_what_follows)
+        ends = [*history(protocol, 40, 0)[:-1]][: -1 if protocol == "responses" else None]
+        answer = ask(stage, protocol, ends)
+        assert (answer.status, answer.action) == (200, "passed")
+        assert int(answer.header("x-condenser-tokens-before") or 0) < WINDOW / 4

@@ -23,12 +23,10 @@ _MARK = b'"compaction"'
 
 
 def shape(context: RequestContext, _now: float) -> RequestContext:
-    known, history = context.recognised.condensations, context.history
+    history = context.history.changed(_ignoring) if _is_in_list(context) else context.history
+    known = [each for each in context.recognised.condensations if each.covered > history.transcript.leading]
     maker = compaction.maker(context.request.upstream.base_url, context.request.model)
     readable = tuple(each for each in known if each.is_readable_by(maker))
-    if _is_in_list(context) and (before := _before_last(history.transcript)) is not None:
-        history = history.changed(lambda transcript: _ignoring(transcript, before))
-        readable = tuple(each for each in readable if each.covered > history.transcript.leading)
     recognised = context.recognised._replace(condensations=readable, reader=maker)
     context = context._replace(recognised=recognised, history=history)
     patches = carried_in(context.recognised.patches)
@@ -53,10 +51,12 @@ def _before_last(transcript: Transcript) -> int | None:
     return max((*items, *blocks), default=None)
 
 
-def _ignoring(transcript: Transcript, before: int) -> Transcript:
+def _ignoring(transcript: Transcript) -> Transcript:
     """The transcript in which the messages before a compaction count nothing, and stay with those that belong to it."""
+    if (before := _before_last(transcript)) is None:
+        return transcript
     chain, cuts = transcript.chain, structure(transcript.chain).cuts
-    leading = next(place for place in range(before + 1, len(cuts)) if cuts[place] or place == len(chain))
+    leading = next((place for place in range(before + 1, len(chain)) if cuts[place]), len(chain))
     counted = (replace(each, tokens=each.tokens if at >= before else 0) for at, each in enumerate(chain))
     pinned = transcript.pinned | set(range(leading))
     return transcript.with_bodies(counted).having(leading=leading, pinned=pinned)
