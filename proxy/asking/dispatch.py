@@ -258,7 +258,7 @@ def pause_seconds(retry_after: str | None, now: float) -> float:
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes
-MOST_IN_VAIN = 6  # calls of a session in a row that were broken off, two summaries; then none for `PACE_LIFE`
+MOST_IN_VAIN = 6  # by so many more of a session's calls are broken off than answered; then none for `PACE_LIFE`
 _LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
 _MAX_MODELS, _EVENT_BYTES = 1_000, 160
 NOT_ACCEPTED = "not-accepted"
@@ -393,7 +393,7 @@ class Dispatcher:
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)  # of each server, and of each base URL
     _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
     """How long calls take, by server and model."""
-    # When the last calls of a session were broken off, on the clock.
+    # When calls of a session were broken off, on the clock.
     _in_vain: Lru[Hashable, list[float]] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
 
     def lane_of(self, base_url: str) -> Lane:
@@ -441,7 +441,7 @@ class Dispatcher:
                 try:
                     result = await call(lane)
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
-                    in_vain.clear()
+                    del in_vain[: not failure]  # an answer makes up for one call
                     return result
                 finally:
                     asked, seconds = model.model or caller.model, time.perf_counter() - began
@@ -450,7 +450,7 @@ class Dispatcher:
             if blocked.reason == PREEMPTED:
                 in_vain.append(self.clock())
                 if len(in_vain) == MOST_IN_VAIN:
-                    _log.warning("%s: quick requests break off all own calls; rules condense now", label(caller.model))
+                    _log.warning("%s: quick requests break off most own calls; rules condense now", label(caller.model))
             return Failure(blocked.reason)
 
     def expected_seconds(self, model: ModelRole, caller: Caller, *, joins: bool) -> float:
