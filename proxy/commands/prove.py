@@ -61,11 +61,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--folder", metavar="FOLDER", type=Path, default=Path(), help="copied for each run (.)")
     command.add_argument("--repeat", metavar="N", type=positive, default=3, help="pairs of runs of each task (3)")
     command.add_argument("--parallel", metavar="N", type=positive, default=1, help="pairs at a time (1)")
+    command.add_argument("--timeout", metavar="SECONDS", type=positive, default=1800, help="of a run or check (1800)")
     command.add_argument(
-        "--timeout", metavar="SECONDS", type=positive, default=1800, help="of a run, or a check (1800)"
-    )
-    command.add_argument(
-        "--budget", metavar="AMOUNT", type=amount, help="in money; in tokens for models without prices"
+        "--budget", metavar="AMOUNT", type=amount, help="in money, or tokens for a model without prices"
     )
     command.add_argument("--results", metavar="FILE", type=Path, default=Path(_RESULTS), help=f"figures ({_RESULTS})")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -150,9 +148,10 @@ class _Runs:
             work = Path(place) / "work"
             _copy(given.folder.resolve(), work, given.results.resolve())
             with bound_socket(HOST, 0) as listening, proxied(words, given.upstream, settings, listening) as found:
-                began, look = monotonic(), partial(self._look, key, found)
-                status = ended(found.words, found.environment, work, given.timeout, look)
-                measured = {"status": status, "seconds": round(monotonic() - began, 3), **self._count(key, found, 0.0)}
+                began, look = monotonic(), partial(self._count, key, found)
+                must_end = (lambda: bool(look(self._step)) and self.kills) if given.budget else (lambda: self.kills)
+                status = ended(found.words, found.environment, work, given.timeout, must_end)
+                measured = {"status": status, "seconds": round(monotonic() - began, 3), **look(0.0)}
             environment = {name: value for name, value in os.environ.items() if name in KEPT}
             check = ["/bin/sh", "-c", task["check"]], environment, work, given.timeout, lambda: self.kills
             checked = None if status is None else ended(*check)
@@ -162,12 +161,6 @@ class _Runs:
         with self._lock, given.results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         return record
-
-    def _look(self, key: str, found: Proxied) -> bool:
-        """Whether a run must end."""
-        if self._given.budget:
-            self._count(key, found, self._step)
-        return self.kills
 
     def _count(self, key: str, found: Proxied, next_step: float) -> dict[str, float]:
         """What a run has sent and cost so far."""
