@@ -1,17 +1,17 @@
 """Memory of a conversation: searches what has left the view, and puts what it finds before each user message.
 
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
-hand: those of its messages that the view does not show, and the cards of its condensations. For a block, what the view
-shows competes with them: messages, and lines of the record. Nothing is indexed before something is searched for. Then
-the messages that are not in it yet are added to the index of the conversation, the newest first and only so many at a
-time; all forks after its first condensation share it. The key of an entry is the message's digest in the chain, and a
-request finds the entries of its own chain only.
+hand: those of its messages that the view does not show, and the cards of its condensations. For a block, messages in
+the view and a summary's own words compete with them. Nothing is indexed before something is searched for. Then the
+messages that are not in it yet are added to the index of the conversation, the newest first and only so many at a time;
+all forks after its first condensation share it. The key of an entry is the message's digest in the chain, and a request
+finds the entries of its own chain only.
 
 Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
 from that message, kept with the session, and stays at its place, byte for byte, until a condensation takes it in. So
-the upstream's prompt cache stays valid, and so does reasoning that is bound to the messages before it. It never repeats
-what the view shows, earlier blocks included, nor what a strategy dropped on purpose. Where a strategy wants it
-(`rolling.block = turn`), it leaves with the next user message instead.
+the upstream's prompt cache stays valid, and so does reasoning that is bound to the messages before it. It repeats what
+the record quotes, but nothing else that the view shows, earlier blocks included, nor what a strategy dropped on
+purpose. Where a strategy wants it (`rolling.block = turn`), it leaves with the next user message instead.
 
 All blocks and the offer of the tool together have at most half of the tokens that the condensation saves.
 """
@@ -40,10 +40,10 @@ from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.messages import ROOT
-from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
+from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory, is_record
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
-from strategies.memory.asking import asked, worth_showing
+from strategies.memory.asking import UNASKED, asks, users_own, worth_showing
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import NOWHERE, Entry, Hit, Index, card_entry, expanded, message_entries
 
@@ -144,12 +144,12 @@ class _SharedIndex:
                     break
             self.index.add(chain.from_iterable(reversed(added)))
 
-    def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
+    def search(self, searchable: Searchable, query: str) -> list[Hit]:
         """The hits of a query, best first."""
         nodes = searchable.nodes()
         with self._lock:
             self.learn(searchable.history, nodes)
-            return self.index.search(query, allowed=self._allowed(searchable, nodes), shown=shown)
+            return self.index.search(query, allowed=self._allowed(searchable, nodes))
 
     def _allowed(self, searchable: Searchable, nodes: list[tuple[int, str]]) -> set[str]:
         """The keys of the entries that may be found, including cards."""
@@ -164,16 +164,15 @@ class Recall:
     def __init__(self) -> None:
         self._indexed: OrderedDict[StoreKey, _SharedIndex] = OrderedDict()
 
-    async def search(self, searchable: Searchable, query: str, shown: Sequence[str] = ()) -> list[Hit]:
+    async def search(self, searchable: Searchable, query: str) -> list[Hit]:
         """The hits of a query, best first; a query that is a handle finds its message only.
 
-        The best line of the texts `shown`, which are not indexed, is one of them. Without room for the index nothing
-        is found.
+        Without room for the index nothing is found.
         """
         found = expanded(query, searchable.history, searchable.places)
         if found or not searchable.has_room():
             return found
-        hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query, shown)
+        hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query)
         self._evict()
         return hits
 
@@ -230,19 +229,17 @@ class Injector:
         left = min(block_room(budget.window, policy.block_tokens), allowance, free)
         if left < MIN_ROOM:
             return None
-        question = asked(history.chain[last].text)
-        if not question:
+        words = users_own(history.chain[last].text)
+        if not words:
             return None
         earlier = Searchable.of(context, view)._replace(places=range(last))
-        shown = [item.message.text for item in view.front if not item.intact]
-        shown += [message.text for message in history.chain[last + 1 :]]
-        hits = await self._recall.search(earlier, question, shown)
+        hits = await self._recall.search(earlier, words)
         unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
         wanted = [hit for hit in hits if hit.entry.place not in unwanted]
         if drops := context.recognised.drops:
             wanted = [hit for hit in wanted if not says_dropped(hit.entry.text, drops)]
         load = message_load(view.size, view.tokens)
-        raw = await offload(load, _block_text, question, wanted, view, left, policy.block_passages)
+        raw = await offload(load, _block_text, words, wanted, view, left, policy.block_passages)
         anchor = history.digests[last - 1] if last else ROOT
         pieces = (Literal(raw, PieceKind.MEMORY),)
         return Overlay(anchor, last, 0, pieces, view.covered_count, history.chain[last].digest) if raw else None
@@ -274,12 +271,14 @@ def _folded(decision: Decision, context: RequestContext) -> Decision:
     return decision.with_view(fold_view(context, decision.applied))
 
 
-def _block_text(question: str, hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:
+def _block_text(words: str, hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:
     """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows; "" if none is worth it.
 
-    May run in a thread.
+    What only the record repeats counts as hidden. May run in a thread.
     """
+    records = [item.message.text for item in view.front if is_record(item.piece)]
+    shown = appears_in([message.text for message in view.item_messages if message.text not in records])
     hidden = {NOWHERE, *hidden_by(view)}
-    shown = appears_in([message.text for message in view.item_messages])
-    wanted = worth_showing(question, hits, lambda hit: hit.entry.place in hidden and not shown(hit.entry))
-    return memory_block(wanted, view.counter, tokens, top_k, notes=notes_for(view.transcript)) or ""
+    wanted = worth_showing(words, hits, lambda hit: hit.entry.place in hidden and not shown(hit.entry), records)
+    room = tokens if asks(words) else min(tokens, UNASKED)
+    return memory_block(wanted, view.counter, room, top_k, notes=notes_for(view.transcript)) or ""

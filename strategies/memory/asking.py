@@ -1,20 +1,21 @@
-"""Asking: whether a user message is worth a memory block, and what is searched for it.
+"""Asking: which passages a user message asks for, by what it names, and whether they are worth a memory block.
 
-A block costs tokens in every request until the next condensation. So it is put in only before a message that mainly
-asks, or asks about what was said: others go on with what is in view, and the words that they share with old messages
-are those of the subject. And what has left the view must match about as well as the best of what the view shows, else
-the question is about the latter. That holds for each passage, because a model may take a worse one for the answer.
-docs/internals/quality.md has what both save and cost.
+A block costs tokens in every request until the next condensation. So it must match as well as the best of what the view
+shows, and no passage is put in that says less of the message than a better one does: a model may take it for the
+answer. A message that asks, by its question marks, gets what matches. Any other, order or talk, must name something
+that only hidden messages have, and rare enough to be no chance; the block before it is short. No list of words decides,
+so this holds in any language. docs/internals/quality.md has what it saves and costs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import inf
 
 from strategies.core.client_context import users_words
+from strategies.core.ledger import split_ledger
 from strategies.core.messages import Role
 from strategies.core.terms import terms
 from strategies.core.transcript import reads_chinese
@@ -22,80 +23,88 @@ from strategies.memory.block import BESIDE
 from strategies.memory.ranking import Hit
 
 LONGEST = 8_000  # characters of a message that are read, half of them at its end. The text between them was pasted.
-SHARE = 0.6  # the share of a message that its questions must have, unless one of them refers to what was said
-LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 0.8, 1.2
+SHARE = 0.6  # the share of a message that its questions must have
+UNASKED = 128  # the maximum tokens of a block before a message that does not ask: about one passage
+LEAST_MATCH, LEAST_MATCH_OF_CHARACTERS = 1.0, 1.5
 """The share of the best visible hit's score that the best hit of each hidden passage must have.
 
 In scripts without spaces a phrase counts once for each of its parts, so that scores are further apart.
 """
-LESS_SAID = 0.8  # the factor for a message with fewer of the question's words than a better one of the round beside
+LEAST_NAMED = 0.22
+"""How rare that must be which a message names and only hidden messages have, from 0 to nearly 1."""
+DOUBT = 0.5  # the rarity of an unmatched term that each message is taken to have besides its own
+LEAST_SHARED = 1 / 3  # a passage that says more than this share of the words of something better says less of the same
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
 _SENTENCE = re.compile(r"[^\n。！？!?.]*(?:\.(?!\s)[^\n。！？!?.]*)*[。！？!?.]*")
-_QUESTION = re.compile(r"[?？][\"'”’)\]）」』]*\s*$")
-_ASKS = re.compile(
-    r"^\W*(?:(?:and|so|but|ok(?:ay)?|well|also|then|now|again|please|by the way)\b\W*)*"
-    r"(?:(?:what|which|who|whose|whom|when|where|why|how)\b|(?:tell|show|give|remind|recall|repeat)\b)"
-    r"|(?:吗|呢|么)\W*$"
-    r"|什么|哪[里儿些个家位年天种]|多少|怎么|怎样|如何|为何|为什么|是否|是不是|有没有|告诉我|提醒我|回忆|再说一遍",
-    re.IGNORECASE,
-)
-_REFERS = re.compile(
-    r"\b(?:remind|recall|remember|earlier|previous(?:ly)?|last time|back then|at the (?:start|beginning)|before|again"
-    r"|(?:I|we|you|he|she|they)(?:['’]d| had| have|['’]ve)? (?:ever )?(?:said|told|mentioned|gave|agreed|decided|chose"
-    r"|picked|discussed|talked|settled|planned|promised|noted)"
-    r"|did (?:I|we|you) (?:say|tell|mention|give|agree|decide|choose|pick|discuss|talk|settle|plan|promise|note))\b"
-    r"|之前|刚才|刚刚|上次|以前|先前|前面|早些|最初|一开始|当时|那时|提到|说过|提过|讲过|聊过|记得",
-    re.IGNORECASE,
-)
+_QUESTION = re.compile(r"[?？؟][\"'”’)\]）」』]*\s*$")
 
 
-def asked(text: str) -> str:
-    """The questions of a user message that mainly asks, or that refers to what was said; "" for any other message."""
+def users_own(text: str) -> str:
+    """What a user message says in words of its own, without code; of a long one its beginning and its end."""
     words = _CODE.sub("", users_words(text)).strip()
-    if len(words) > LONGEST:
-        words = f"{words[: LONGEST // 2]}\n{words[-LONGEST // 2 :]}"
-    sentences = [match.group().strip() for match in _SENTENCE.finditer(words)]
-    asking = [one for one in sentences if _QUESTION.search(one) or _ASKS.search(one)]
-    is_about_it = sum(map(len, asking)) >= SHARE * len(words) or any(map(_REFERS.search, asking))
-    return "\n".join(asking) if is_about_it else ""
+    return words if len(words) <= LONGEST else f"{words[: LONGEST // 2]}\n{words[-LONGEST // 2 :]}"
 
 
-def worth_showing(question: str, hits: Sequence[Hit], is_hidden: Callable[[Hit], bool]) -> list[Hit]:
-    """The hidden ones of a question's hits (best first) that match about as well as the best that the view shows.
+def asks(words: str) -> bool:
+    """Whether a message consists mainly of questions."""
+    sentences = (match.group().strip() for match in _SENTENCE.finditer(words))
+    return sum(len(each) for each in sentences if _QUESTION.search(each)) >= SHARE * len(words)
 
-    Those beside such a hit belong to it: an answer rarely has the words of its question.
+
+def worth_showing(
+    words: str, hits: Sequence[Hit], is_hidden: Callable[[Hit], bool], records: Iterable[str] = ()
+) -> list[Hit]:
+    """The hidden ones of a message's hits (best first) that are worth showing before it.
+
+    Those beside a hit that matches well belong to it: an answer rarely has the words of its question. A line of the
+    records may say more than a passage does.
     """
     hidden = [hit for hit in hits if is_hidden(hit)]
     at_places = {hit.position for hit in hidden}
-    visible = next((hit.score for hit in hits if hit.position not in at_places), 0.0)
-    least = visible * (LEAST_MATCH_OF_CHARACTERS if reads_chinese(question) else LEAST_MATCH)
-    matching = [hit.position for hit in hidden if hit.score >= least]
-    near = {at + step for at in matching for step in range(-BESIDE, BESIDE + 1)}
-    return _by_own_words(question, [hit for hit in hidden if hit.position in near])
+    visible = [hit for hit in hits if hit.position not in at_places]
+    least = max((hit.score for hit in visible), default=0.0)
+    least *= LEAST_MATCH_OF_CHARACTERS if reads_chinese(words) else LEAST_MATCH
+    near = {hit.position + step for hit in hidden if hit.score >= least for step in range(-BESIDE, BESIDE + 1)}
+    rounds = [*_rounds(hit for hit in hidden if hit.position in near)]
+    rivals = dict[frozenset[str], float]()  # what is said of the message, and how well the best that says it matches
+    for each in (*rounds, *([hit] for hit in visible)):
+        rivals[_said(each)] = max(_best(each), rivals.get(_said(each), 0.0))
+    lines, asked_for = "\n".join(split_ledger(text)[0] for text in records).splitlines(), frozenset(terms(words))
+    rivals.update((asked_for.intersection(terms(line)), inf) for line in lines)
+    told = {hit.position for each in rounds if not _is_less(_said(each), _best(each), rivals) for hit in each}
+    wanted = [hit for hit in hidden if hit.position in told]
+    if not wanted or asks(words):
+        return wanted
+    known = {term: rarity for hit in hits for term, rarity in hit.said.items()}
+    passage = [hit for hit in hidden if abs(hit.position - wanted[0].position) <= BESIDE]
+    named = sum(known[term] ** 2 for term in _said(passage) - _said(visible))
+    return wanted if named >= LEAST_NAMED * (sum(known.values()) + DOUBT) else []
 
 
-def _by_own_words(question: str, hits: Sequence[Hit]) -> list[Hit]:
-    """The hits, best first, where one that says less of the question than a better one of another round counts less.
+def _is_less(said: frozenset[str], score: float, rivals: Mapping[frozenset[str], float]) -> bool:
+    """Whether something that matches better says all of this and more. What has hardly a word of it may answer it."""
+    words = len(said) / LEAST_SHARED
+    return bool(said) and any(score < better and said < more and len(more) < words for more, better in rivals.items())
 
-    It owes its score to that neighbour, as "The ticket number of Greta is 71964." behind what was said about Farid's.
-    An answer with none of the question's words keeps its score.
-    """
-    asked_for = set(terms(question))
-    own = {hit.position: asked_for.intersection(terms(hit.entry.text)) for hit in hits}
-    at = {hit.position: hit for hit in hits}
-    rounds, number = {}, 0
-    for position in sorted(at):
-        entry, before = at[position].entry, at.get(position - 1)
-        # The user who answers a question goes on with its round.
-        is_answer = before is not None and _QUESTION.search(before.entry.text)
-        number += entry.role is Role.USER and not entry.part and not is_answer
-        rounds[position] = number
 
-    def weighed(hit: Hit) -> Hit:
-        here, said = hit.position, own[hit.position]
-        near = (at[there] for there in range(here - BESIDE, here + BESIDE + 1) if there in at)
-        better = (each.position for each in near if each.score > hit.score and rounds[each.position] != rounds[here])
-        is_less = said and any(said < own[there] for there in better)
-        return replace(hit, score=LESS_SAID * hit.score) if is_less else hit
+def _said(hits: Iterable[Hit]) -> frozenset[str]:
+    return frozenset(chain.from_iterable(hit.said for hit in hits))
 
-    return sorted(map(weighed, hits), key=attrgetter("score"), reverse=True)
+
+def _best(hits: Iterable[Hit]) -> float:
+    return max(hit.score for hit in hits)
+
+
+def _rounds(hits: Iterable[Hit]) -> Iterator[list[Hit]]:
+    """The rounds that hits are of; a user who answers a question goes on with its round."""
+    round_: list[Hit] = []
+    for hit in sorted(hits, key=lambda hit: hit.position):
+        entry, before = hit.entry, round_[-1] if round_ else None
+        if before is not None:
+            begins = entry.role is Role.USER and not entry.part and not _QUESTION.search(before.entry.text)
+            if begins or hit.position - before.position > BESIDE:
+                yield round_
+                round_ = []
+        round_.append(hit)
+    if round_:
+        yield round_

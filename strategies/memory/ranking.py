@@ -24,11 +24,10 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import nlargest
 from itertools import count
@@ -98,7 +97,7 @@ def leading_date(text: str) -> Date | None:
     return next((date for date in dates(text[:_STAMP]) if date.day), None)
 
 
-NOWHERE, IN_VIEW = -1, -2
+NOWHERE = -1
 PART_WIDTH = 600  # the maximum width (see `terms.width`) of a part: about 150 tokens, so that a block of 800 holds five
 _BOUNDARIES = (
     re.compile(r"\n\s*\n"),
@@ -206,16 +205,19 @@ SINGLE = 0.3  # the factor for a term that is a single character of a script wit
 _KERNEL = (*enumerate(AFTER, 1), *((-step, share) for step, share in enumerate(BEFORE, 1)))
 """How much a term counts at other places, by their distance."""
 _APART = 2 * len(_KERNEL) + 1  # positions between two cards, so that they are no neighbours
-_SHOWN = Entry("", Role.ASSISTANT, "", IN_VIEW)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An entry that was found. `position` is its place among the visible entries: neighbours differ by one."""
+    """An entry that was found. `position` is its place among the visible entries: neighbours differ by one.
+
+    `said` has the query's terms in the entry, each with its rarity: 1 for a term that no entry has.
+    """
 
     entry: Entry
     position: int
     score: float
+    said: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,10 @@ class _Line:
     numbers: dict[int, int]  # numbers by position
     end: int  # the position after the last message; cards follow at greater distances
     length: float  # the mean length of the entries, in terms; at least 1
+
+    def rarity(self, occurrences: int) -> float:
+        """How rare a term is that so many of the entries have."""
+        return math.log(1 + (len(self.numbers) - occurrences + 0.5) / (occurrences + 0.5))
 
 
 _Found = tuple[str, Sequence[tuple[int, int]], float]
@@ -276,17 +282,10 @@ class Index:
         elif date := leading_date(entry.text):
             self._stamps.append((number, date))
 
-    def search(
-        self,
-        query: str,
-        limit: int = MAX_HITS,
-        allowed: AbstractSet[str] | None = None,
-        shown: Iterable[str] = (),
-    ) -> list[Hit]:
+    def search(self, query: str, limit: int = MAX_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
         """The entries that a query is about, best first; if scores are equal, newer first. Empty if no term occurs.
 
-        `allowed` holds the keys of the entries that may be seen; None allows all. The best line of the texts `shown`,
-        which are not in the index, is found too, at the place `IN_VIEW`: scored by the index's figures, not stored.
+        `allowed` holds the keys of the entries that may be seen; None allows all.
         """
         text = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
         marked = {term for part in (*_QUOTED.findall(text), *_IDENTIFIER.findall(text)) for term in terms(part)}
@@ -296,13 +295,11 @@ class Index:
         scores = self._scores(found, line)
         self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
-        hits = [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
-        worths, remembered = {term: worth for term, _, worth in found}, cache(terms_of_token)
-        told = (terms(each, remembered) for text in shown for each in text.splitlines())
-        best_shown = max((_weighed(each, worths, line) for each in told), default=0.0)
-        if best_shown:
-            insort(hits, Hit(_SHOWN, -_APART, best_shown), key=lambda hit: -hit.score)
-        return hits
+        rarest, said = line.rarity(0), defaultdict[int, dict[str, float]](dict)
+        for term, places, worth in found:
+            for number, _ in places:
+                said[line.positions[number]][term] = worth / rarest
+        return [Hit(self._entries[line.numbers[at]], at, score, said.get(at, {})) for score, at in best]
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
@@ -325,8 +322,7 @@ class Index:
         found, room = list[_Found](), MAX_POSTINGS
         for term, places in terms:
             df = len(places)
-            worth = weights[term] * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
-            found.append((term, places[-room:], worth))
+            found.append((term, places[-room:], weights[term] * line.rarity(df)))
             room -= df
             if room <= 0:
                 break
@@ -366,16 +362,6 @@ class Index:
         for (start, date), end in zip(stamped, ends, strict=False):
             if any(map(date.meets, named_dates)):
                 _multiply(scores, range(start, end), DATED)
-
-
-def _weighed(said: Sequence[str], worths: Mapping[str, float], line: _Line) -> float:
-    """The score of the terms of a text that is not in the index, by the index's figures; it has no neighbours."""
-    if worths.keys().isdisjoint(said):
-        return 0.0
-    counts = Counter(said)
-    norm = K1 * (1 - B + B * len(said) / line.length)
-    shares = ((worth, counts[term] / norm) for term, worth in worths.items() if term in counts)
-    return sum(worth * share / (share + 1) for worth, share in shares)
 
 
 def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor: float) -> None:

@@ -18,6 +18,7 @@ QUESTION = "Where does the greenhouse key hang?"
 OTHER_FACT = "The code of the tool shed is 4711."
 OTHER_QUESTION = "What is the code of the tool shed?"
 FACTS = {1: FACT, 5: OTHER_FACT}
+RULE, RULED = "Never give the quince any fertiliser but bone meal.", 3
 
 
 def diary(rounds: int) -> list[Message]:
@@ -26,7 +27,7 @@ def diary(rounds: int) -> list[Message]:
     for day in range(rounds):
         said = FACTS.get(day) or f"Day {day}: " + " ".join(f"plant{day}n{each}" for each in range(60))
         messages.append({"role": "assistant", "content": said})
-        messages.append({"role": "user", "content": f"Write down day {day + 1}."})
+        messages.append({"role": "user", "content": RULE if day == RULED else f"Write down day {day + 1}."})
     return messages
 
 
@@ -120,10 +121,19 @@ def test_a_later_block_repeats_nothing_of_an_earlier_one() -> None:
         assert not any(line in second["content"].splitlines() for line in lines)
 
 
-@pytest.mark.parametrize(
-    "said", ["Write down day 13.", "Thanks, the greenhouse key is fine.", "Good. " * 40 + QUESTION]
-)
-def test_a_message_that_does_not_mainly_ask_has_no_block(said: str) -> None:
+def test_what_only_the_record_repeats_stands_before_the_question_about_it() -> None:
+    with proxy_with_upstream(strategy="extract") as stage:
+        messages = diary(12)
+        stage.ask(messages, [*controls(session="s"), FORCE])
+        (record,) = (str(each["content"]) for each in stage.last_view if RULE in str(each["content"]))
+        assert record.startswith("[Condensed history]")
+        stage.ask(ending(messages, "Which fertiliser for the quince?"), [*controls(session="s"), INJECT])
+        (block,) = blocks(stage)
+        assert RULE in block["content"]
+
+
+@pytest.mark.parametrize("said", ["Write down day 13.", "Thanks, that is fine.", "Good. " * 40])
+def test_a_message_that_names_nothing_hidden_has_no_block(said: str) -> None:
     with gardening() as stage:
         stage.ask(ending(condensed(stage), said), [*controls(session="s"), INJECT])
         assert not blocks(stage)

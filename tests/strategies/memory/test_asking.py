@@ -1,9 +1,9 @@
-"""Which user messages are worth a memory block, and whether what has left the view is what they ask about."""
+"""What is worth a memory block: what a message names, and whether what has left the view says more of it."""
 
 import pytest
 
 from strategies.core.messages import Role
-from strategies.memory.asking import asked, worth_showing
+from strategies.memory.asking import asks, users_own, worth_showing
 from strategies.memory.ranking import Entry, Hit
 from tests.strategies.memory.building import index, places
 
@@ -12,36 +12,39 @@ from tests.strategies.memory.building import index, places
     "text",
     [
         "Where does the key hang?",
-        "what was the port again",
-        "Remind me of the hotel's name.",
         "Hi. Which region hosts the database?",
-        "I have read through all of it now, and it looks fine to me. Did we decide on a date before?",
         "生产数据库在哪个地区？",
-        "我之前说过预算是多少",
+        "أين المفتاح؟",
+        "Où est la clé ?",
     ],
 )
-def test_a_message_that_mainly_asks_is_searched_for(text: str) -> None:
-    assert asked(text)
+def test_a_message_asks_by_its_question_marks(text: str) -> None:
+    assert asks(text)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "Thanks, that works.",
         "Add a test for the parser.",
         "What a day. I have been in the garden all morning, and the beds look wonderful. Isn't it nice?",
-        "好的，谢谢。",
-        "<system-reminder>What is the date?</system-reminder>Go on.",
-        "Fix this:\n```\nwhat = ask('where is it?')\n```",
+        "告诉我预算。",
     ],
 )
-def test_a_message_that_only_goes_on_is_not(text: str) -> None:
-    assert asked(text) == ""
+def test_an_order_or_talk_does_not_ask(text: str) -> None:
+    assert not asks(text)
 
 
-def test_only_the_questions_are_searched_for() -> None:
-    assert asked("The figs are ripe. Where did we say the ladder is?") == "Where did we say the ladder is?"
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ""),
+        ("<system-reminder>What is the date?</system-reminder>Go on.", "Go on."),
+        ("Fix this:\n```\nwhat = ask('where is it?')\n```", "Fix this:"),
+    ],
+)
+def test_a_clients_blocks_and_code_name_nothing(text: str, words: str) -> None:
+    assert users_own(text) == words
 
 
 def hits(*scores: float) -> list[Hit]:
@@ -52,13 +55,13 @@ def hits(*scores: float) -> list[Hit]:
     ("question", "hidden", "visible", "pays"),
     [
         ("Where is it?", 2.0, 1.0, True),
-        ("Where is it?", 1.7, 2.0, True),
-        ("Where is it?", 1.5, 2.0, False),
-        ("它在哪里？", 2.3, 2.0, False),
-        ("它在哪里？", 2.5, 2.0, True),
+        ("Where is it?", 2.0, 2.0, True),
+        ("Where is it?", 1.9, 2.0, False),
+        ("它在哪里？", 2.9, 2.0, False),
+        ("它在哪里？", 3.0, 2.0, True),
     ],
 )
-def test_what_is_hidden_must_match_about_as_well(question: str, hidden: float, visible: float, pays: bool) -> None:
+def test_what_is_hidden_must_match_as_well(question: str, hidden: float, visible: float, pays: bool) -> None:
     found = sorted(hits(hidden, visible), key=lambda hit: -hit.score)
     shown = worth_showing(question, found, lambda hit: hit.entry.place == 0)
     assert [hit.score for hit in shown] == ([hidden] if pays else [])
@@ -66,6 +69,31 @@ def test_what_is_hidden_must_match_about_as_well(question: str, hidden: float, v
 
 def test_nothing_hidden_is_worth_nothing() -> None:
     assert worth_showing("Where is it?", hits(1.0), lambda _: False) == []
+
+
+@pytest.mark.parametrize(
+    ("hidden", "visible", "is_worth_it"),
+    [
+        ({"port": 0.8}, {}, True),
+        ({"port": 0.8, "set": 0.3}, {"set": 0.3}, True),
+        ({"port": 0.8}, {"port": 0.8}, False),
+        ({"set": 0.2}, {}, False),
+        ({}, {"port": 0.8}, False),
+    ],
+)
+def test_an_order_must_name_something_rare_that_only_hidden_messages_have(
+    hidden: dict[str, float], visible: dict[str, float], is_worth_it: bool
+) -> None:
+    told, seen = Hit(Entry("", Role.USER, "", 1), 1, 2.0, hidden), Hit(Entry("", Role.USER, "", 9), 9, 1.0, visible)
+    found = worth_showing("Set the port.", [told, seen], lambda hit: hit is told)
+    assert found == ([told] if is_worth_it else [])
+
+
+def test_a_line_of_a_summary_that_says_more_leaves_a_passage_out() -> None:
+    told = Hit(Entry("", Role.USER, "", 1), 1, 2.0, {"cod": 0.5, "shed": 0.6})
+    question = "What is the code of the boat shed?"
+    assert worth_showing(question, [told], lambda _: True, ["Goal: paint.\nThe boat shed's code is 31."]) == []
+    assert worth_showing(question, [told], lambda _: True, ["Goal: paint.\nThe shed's code is 31."]) == [told]
 
 
 NAMES = [first + rest for first in "MNLRSTVD" for rest in ("iam", "ora", "ana", "une", "ella")]
@@ -106,7 +134,7 @@ def test_other_peoples_facts_are_not_put_beside_the_one_that_the_view_shows(lang
         assert others.isdisjoint(worth_telling(language, visible))
 
 
-def test_the_next_persons_fact_comes_behind_what_was_asked_for() -> None:
+def test_the_next_persons_fact_is_left_out() -> None:
     talk = ["The export should keep the order of its columns.", "I have added it to the list for the team."] * 8
     said = [
         *talk,
@@ -119,7 +147,8 @@ def test_the_next_persons_fact_comes_behind_what_was_asked_for() -> None:
     question = "What is the ticket number of Farid?"
     found = index(said).search(question)
     assert places(found)[:2] == [17, 18]
-    assert places(worth_showing(question, found, lambda _: True))[:2] == [17, 16]
+    assert {16, 17} <= {*places(worth_showing(question, found, lambda _: True))}.difference((18, 19))
+    assert not {18, 19}.intersection(places(worth_showing(question, found, lambda _: True)))
 
 
 def test_an_answer_belongs_to_the_question_beside_it() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
-from strategies.memory.ranking import IN_VIEW, MAX_HITS, Entry, Index, card_entry
+from strategies.memory.ranking import MAX_HITS, Entry, Index, card_entry
 from tests.strategies.memory.building import entries, index, places
 
 WORDS = st.sampled_from(
@@ -128,15 +128,9 @@ def test_what_is_beside_in_another_line_is_no_neighbour() -> None:
     assert Index([shared, one, other]).search("zebra", allowed={"m0", "y"}) == []
 
 
-def test_what_the_view_says_in_other_words_is_scored_by_the_indexs_figures_and_not_stored() -> None:
-    said = index([*FILLER, "the code of the tool shed is 4711", *FILLER])
-    count = len(said)
-    alone = said.search("What is the code of the boat shed?")
-
-    best, *others = said.search(
-        "What is the code of the boat shed?", shown=["Goal: paint.\nThe boat shed's code is 31."]
-    )
-    assert best.entry.place == IN_VIEW
-    assert others == alone
-    assert len(said) == count
-    assert said.search("boat") == []
+def test_a_hit_has_the_terms_of_the_query_and_how_rare_they_are() -> None:
+    said = index([*FILLER, "the code of the tool shed is 4711", *FILLER, "the code of the garage is 12"])
+    shed, garage = (hit.said for hit in said.search("What is the code of the boat shed?") if hit.said)
+    assert shed.keys() == {"cod", "shed"}
+    assert garage.keys() == {"cod"}
+    assert 0 < shed["cod"] == garage["cod"] < shed["shed"] < 1
