@@ -10,7 +10,7 @@ from tests.live import next_action
 from tests.live.llama import MODEL, ROOT, llama
 from tests.proxy.command_line import run
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture(autouse=True)
