@@ -40,7 +40,7 @@ from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.messages import ROOT
-from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory, is_record
+from strategies.core.pieces import Literal, Overlay, PieceKind, is_carried, is_memory, is_record
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.memory.asking import UNASKED, asks, users_own, worth_showing
@@ -276,7 +276,7 @@ def _block_text(words: str, hits: Sequence[Hit], view: View, tokens: int, top_k:
 
     What only the record repeats counts as hidden. May run in a thread.
     """
-    records = [item.message.text for item in view.front if is_record(item.piece)]
+    records = [item.message.text for item in view.front if is_record(item.piece) or is_carried(item.piece)]
     shown = appears_in([message.text for message in view.item_messages if message.text not in records])
     hidden = {NOWHERE, *hidden_by(view)}
     wanted = worth_showing(words, hits, lambda hit: hit.entry.place in hidden and not shown(hit.entry), records)

@@ -63,10 +63,6 @@ def is_memory(piece: Piece) -> bool:
     return isinstance(piece, Literal) and piece.kind is PieceKind.MEMORY
 
 
-def is_record(piece: Piece) -> bool:
-    return isinstance(piece, Literal) and piece.kind in (PieceKind.REPLACEMENT, PieceKind.CARRIED)
-
-
 def is_opaque(piece: Piece) -> bool:
     return isinstance(piece, Literal) and piece.kind is PieceKind.OPAQUE
 
