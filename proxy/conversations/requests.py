@@ -147,15 +147,16 @@ def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0, wr
     Saved is the difference to the client's own list, all that was saved or read anew taken to be in the upstream's
     cache; so it is the least that was saved.
     """
-    is_answered, is_shorter = record.is_answered, record.forwarded < record.before
-    saved = record.before - record.forwarded if is_answered and record.fits else 0
+    sent = record.before if record.action is Action.WOULD_CONDENSE else record.after
+    is_answered, is_shorter = record.is_answered, sent < record.before
+    saved = record.before - sent if is_answered and record.fits else 0
     found = {
         "requests": 1,
         "failed": int(record.status >= HTTPStatus.BAD_REQUEST),
         "rescued": int(is_answered and is_shorter and not record.fits),
         "unreported": int(is_answered and not record.prompt),
         "client_tokens": record.before,
-        "forwarded_tokens": record.forwarded,
+        "forwarded_tokens": sent,
         "saved_tokens": saved,
         "reread_tokens": record.reread,
         "rescue_own_tokens": 0 if record.fits else record.own,
@@ -165,7 +166,7 @@ def amounts(record: RequestRecord, prices: Prices | None, slope: float = 1.0, wr
         "cost": record.cost,
     }
     if prices is not None:
-        prompt, more = record.prompt or record.forwarded, round(slope * saved)
+        prompt, more = record.prompt or sent, round(slope * saved)
 
         def cost(more: int, reread: int = 0) -> int:
             cached = min(record.cached + more + reread, prompt + more)
