@@ -285,7 +285,7 @@ def pinned_in(
     pinned: set[int] = set()
     spent = 0
     for place in places:
-        more = set(_between_cuts(place, cuts)) - pinned
+        more = set(between_cuts(place, cuts)) - pinned
         size = sum(tokens(chain[i]) for i in more)
         if window is None or spent + size <= window // PIN_SHARE:
             pinned |= more
@@ -296,10 +296,11 @@ def pinned_in(
 def together(places: Iterable[int | None], chain: Sequence[Message]) -> frozenset[int]:
     """These chain indices, and those of all messages that cannot be separated from them."""
     cuts = structure(chain).cuts
-    return frozenset(i for place in places if place is not None for i in _between_cuts(place, cuts))
+    return frozenset(i for place in places if place is not None for i in between_cuts(place, cuts))
 
 
-def _between_cuts(place: int, cuts: Sequence[bool]) -> range:
+def between_cuts(place: int, cuts: Sequence[bool]) -> range:
+    """The chain indices of the messages that cannot be separated from the one at a place, with its own."""
     start = next(i for i in range(place, -1, -1) if cuts[i])
     return range(start, next(i for i in range(place + 1, len(cuts)) if cuts[i]))
 

@@ -72,6 +72,10 @@ SHAPES: dict[str, tuple[Endpoint, dict[str, Any]]] = {
         {"messages": [{"role": "system", "content": "s" * 60}] * 9_998 + [user("x")]},
     ),
     "dense messages": (CHAT_ENDPOINT, {"messages": [user("x", **DENSE), assistant("y")] * 5 + [user("go")]}),
+    "many long words json": (
+        CHAT_ENDPOINT,
+        {"messages": [user("json" * 1_000), assistant("y")] * 500, "response_format": {"type": "json_object"}},
+    ),
     "dense members": (CHAT_ENDPOINT, {"messages": [user("x")], **{f"m{each}": DENSE for each in range(5)}}),
     "many parts": (
         CHAT_ENDPOINT,

@@ -12,7 +12,10 @@ from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
 from proxy.values import object_at
 from strategies.core.messages import Message, Role
-from strategies.core.transcript import Transcript, pinned_in
+from strategies.core.rounds import structure
+from strategies.core.transcript import PIN_SHARE, Transcript, between_cuts
+
+_TOKEN_BYTES = 4
 
 
 def shape(context: RequestContext, _now: float) -> RequestContext:
@@ -27,18 +30,21 @@ def keeping(transcript: Transcript, window: int | None) -> Transcript:
     """The transcript whose views have the word, as far as a message that has it fits."""
     if any(_has_word(message) for _, message in transcript.systems):
         return transcript
-    users = (i for i, each in enumerate(transcript.chain) if each.role is Role.USER and _has_word(each))
-    places = (pinned_in([transcript.digests[i]], transcript, window, _about) for i in users)
-    return transcript.having(pinned=transcript.pinned | next(filter(None, places), frozenset[int]()))
+    chain, cuts, end = transcript.chain, list[bool](), 0
+    for place, message in enumerate(chain):
+        if place < end or message.role is not Role.USER or not _has_word(message):
+            continue
+        cuts = cuts or structure(chain).cuts
+        span = between_cuts(place, cuts)
+        end = span.stop
+        # Not counted in tokens: what stays must not depend on whether that was done.
+        if window is None or sum(len(chain[i].data) for i in span) // _TOKEN_BYTES <= window // PIN_SHARE:
+            return transcript.having(pinned=transcript.pinned | set(span))
+    return transcript
 
 
 def _has_word(message: Message) -> bool:
     return b"json" in message.data.lower() and "json" in message.text.lower()
-
-
-def _about(message: Message) -> int:
-    """Tokens of a message, about: what stays must not depend on whether they were counted."""
-    return len(message.data) // 4
 
 
 TRAIT = Trait[None](
