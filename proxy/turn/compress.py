@@ -111,7 +111,8 @@ async def _answered(came: AdmittedRequest, asked: ClientRequest) -> ASGIApp:
     if controls.needs_reading:
         param = controls.param("history" if controls.append else "dry-run")
         raise BadRequest(f"{param} is not for {PATH}, which answers the whole view.", param=param)
-    if came.owner.key is not None or services.settings.tenant_source == "fixed":
+    settings = services.settings
+    if came.owner.key is not None or (settings.single_user and settings.tenant_source == "fixed"):
         asked, knows = asked._replace(trust=ALWAYS), True
     else:  # an upstream that takes any credential, or none, proves nobody
         await asked.trust.look_up(services.stored.patience())

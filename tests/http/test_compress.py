@@ -259,6 +259,14 @@ def test_an_operators_key_proves_no_caller() -> None:
         assert compressed(stage, agent(30), session_id="s")["reason"] == "credential-unproven"
 
 
+def test_a_tenant_that_all_callers_share_proves_none_of_them() -> None:
+    with proxy_with_upstream(strategy="mask+extract", tenant={"from": "fixed"}) as stage:
+        stage.ask(agent(30), controls(session="s"))
+        assert compressed(stage, agent(30), session_id="s")["action"] == "replayed"
+        stranger = compressed(replace(stage, key="sk-other"), agent(30), session_id="s")
+        assert stranger["reason"] == "credential-unproven"
+
+
 # -- strategies that ask a model ---------------------------------------------------------------------------------
 
 
