@@ -39,12 +39,13 @@ class SharedCache:
     async def take(self, holder: object, tokens: int, *, is_own: bool = False) -> None:
         """Returns when a request holds so many tokens, or all that there are, in place of what it held before."""
         self.release(holder)
-        tokens, beside = min(tokens, self.size), [self._own, *[self._clients] * (is_own or self.is_shown)]
+        beside = [self._own, *[self._clients] * (is_own or self.is_shown)]
         with suppress(TimeoutError):
             async with asyncio.timeout(SLOT_WAIT if len(beside) == 1 else None):
-                while sum(sum(each.values()) for each in beside) + tokens > self.size:
+                # A server that is started anew may have another size.
+                while sum(sum(each.values()) for each in beside) + min(tokens, self.size) > self.size:
                     await self._freed.wait()
-        (self._own if is_own else self._clients)[holder] = tokens
+        (self._own if is_own else self._clients)[holder] = min(tokens, self.size)
 
     def release(self, holder: object, *, hung_up: bool = False) -> None:
         """Frees what a request holds; if it was hung up, when its server is free of it."""
@@ -55,12 +56,14 @@ class SharedCache:
             self._freed = asyncio.Event()
 
     async def _leave(self, holder: object) -> None:
-        with suppress(TimeoutError, UpstreamUnavailable):
-            async with asyncio.timeout(_GONE):
-                for seconds in chain(_LOOKS[:1], cycle(_LOOKS[1:])):
-                    await asyncio.sleep(seconds)
-                    if (busy := await self.busy_slots()) is None:
-                        await asyncio.sleep(SLOT_WAIT)
-                    if busy is None or busy < len(self._own) + len(self._clients):
-                        break
-        self.release(holder)
+        try:
+            with suppress(TimeoutError, UpstreamUnavailable):
+                async with asyncio.timeout(_GONE):
+                    for seconds in chain(_LOOKS[:1], cycle(_LOOKS[1:])):
+                        await asyncio.sleep(seconds)
+                        if (busy := await self.busy_slots()) is None:
+                            await asyncio.sleep(SLOT_WAIT)
+                        if busy is None or busy < len(self._own) + len(self._clients):
+                            break
+        finally:
+            self.release(holder)

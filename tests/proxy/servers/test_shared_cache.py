@@ -65,3 +65,25 @@ async def test_a_call_that_was_hung_up_keeps_its_room_until_the_server_is_free()
     await client
     assert said == []
     await tasks.close()
+
+
+async def test_who_waits_takes_no_more_than_a_server_that_was_started_anew_has() -> None:
+    cache = SharedCache(nobody_works, OwnedTasks(), size=100, is_shown=True)
+    await cache.take("one", 100)
+    waiting = await is_taken(cache, "another", 90)
+    cache.size = 50
+    cache.release("one")
+    await asyncio.wait_for(waiting, 5)
+    assert (await is_taken(cache, "none beside it", 1)).cancel()
+
+
+async def test_a_call_that_was_hung_up_gives_its_room_back_whatever_fails() -> None:
+    async def fails() -> int:
+        raise RuntimeError
+
+    tasks = OwnedTasks()
+    cache = SharedCache(fails, tasks, size=100)
+    await cache.take("own", 100, is_own=True)
+    cache.release("own", hung_up=True)
+    await tasks.idle()
+    assert (await is_taken(cache, "client", 100)).done()
