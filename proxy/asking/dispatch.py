@@ -424,7 +424,8 @@ class Dispatcher:
         lane, known = self.lane_of(address), self.known.get(server_of(address))
         deadline = self.deadline(model, caller) if deadline is None else deadline
         key = address, caller.session
-        in_vain = self._in_vain.use(key) or self._in_vain.put(key, [])
+        if (in_vain := self._in_vain.use(key)) is None:
+            in_vain = self._in_vain.put(key, [])
         if len(in_vain) >= MOST_IN_VAIN and self.clock() < in_vain[-1] + PACE_LIFE:
             return Failure(PAUSED)
         try:

@@ -225,6 +225,20 @@ async def test_a_session_that_breaks_all_calls_off_has_none_for_a_while(
     assert caplog.text.count("m: quick requests break off most own calls") == 1
 
 
+async def test_calls_that_begin_together_count_together_when_they_are_broken_off(upstream: ScriptedUpstream) -> None:
+    never, quick = Signal("the end of the test"), replace(LATER, session="quick")
+    upstream.reply(*[hang(never)] * MOST_IN_VAIN)
+    async with asking(upstream.base_url, mode="idle") as own:
+        tasks = [asyncio.create_task(own.ask(caller=quick)) for _ in range(2)]
+        for first in (0, 2, 4):
+            asked = [await asyncio.to_thread(upstream.journal.await_arrival, first + n + 1) for n in range(2)]
+            with own.lane.foreground():
+                for each in asked:
+                    await asyncio.to_thread(each.disconnected.wait)
+        assert [await each for each in tasks] == [(Failure("preempted"),)] * 2
+        assert await own.ask(caller=quick) == (Failure("paused"),)
+
+
 async def test_an_idle_question_that_is_waited_for_goes_first(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang(never), completion("record"), completion("later"))
