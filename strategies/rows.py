@@ -59,7 +59,7 @@ class Rows:
                 self._put(lines[-1], rows[lines[-1]], MASK, self._masked(rows[lines[-1]], calls))
                 of_lines += self._size(lines[-1], rows[lines[-1]])
             newest, excess = rows[whole[0]], results - self.saved - goal
-            if excess > most - goal and whole[0] not in self.shorter:
+            if excess > most - goal and newest.tokens > self.cut_to and whole[0] not in self.shorter:
                 cut = shorten_message(newest, max(newest.tokens - excess, self.cut_to), self.counter)
                 self._put(whole[0], newest, SHORTEN, cut)
 

@@ -1,7 +1,7 @@
 """Rows that keep number, place and role: what is done follows from the list alone, in steps."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.rows import Rows
-from tests.support.transcripts import WORDS, assistant, call, message, tool, user, words
+from tests.support.transcripts import WORDS, Words, assistant, call, message, tool, user, words
 
 Body = dict[str, Any]
 BUDGET = Budget.of(2_000, reserve=0)  # trigger 1,700, target 1,000, step 300
@@ -116,3 +116,17 @@ def test_what_other_rows_take_is_room_for_fewer_results() -> None:
     assert not gone_through(results(13)).saved
     assert gone_through([user(words(350)), *results(13)]).saved
     assert gone_through(results(13), overhead=350).saved
+
+
+def test_a_result_that_may_not_be_cut_is_not_tried_again_with_each_row() -> None:
+    class Counting(Words):
+        counted = 0
+
+        def message(self, value: Mapping[str, Any]) -> int:
+            self.counted += 1
+            return super().message(value)
+
+    counter = Counting()
+    rows = Rows(counter, 60, cut_to=10_000)
+    rows.go_through([message(tool("c", words(9_000))), *[message(user("go on"))] * 100], 0, BUDGET)
+    assert (rows.shorter, counter.counted) == ({}, 0)
