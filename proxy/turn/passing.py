@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy import controls
 from proxy.callers.keys import check_unread
 from proxy.errors import NotHere, ProxyError, UpgradeRefused
-from proxy.http.headers import ENCODING, encode_headers, first
+from proxy.http.headers import ENCODING, encode_headers, first, for_body
 from proxy.log import LINE
 from proxy.protocols import endpoint_at, protocol_at
 from proxy.reasons import Action, Reason
@@ -93,8 +93,8 @@ async def _forward(
     scope[LINE].upstream = upstream.name
     admitted.place.enter_upstream(upstream.name, upstream.in_flight)
     headers = upstream.forwarded(received, endpoint.key_header)
-    if unread and unread.is_unpacked:
-        headers = [pair for pair in headers if pair[0] != ENCODING]
+    if unread and body and unread.is_changed:
+        headers = for_body([pair for pair in headers if pair[0] != ENCODING], body)
     if length is not None and not isinstance(content, bytes):
         headers += [(b"content-length", length.encode())]
     if is_counted:

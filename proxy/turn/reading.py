@@ -147,7 +147,7 @@ class _Watch:
 class PassOn(Exception):
     """The request is to be forwarded without being read.
 
-    `body` is set if the body was received already; if it `is_unpacked`, its encoding was undone. `upstream` is set if
+    `body` is set if the body was received already; if it `is_changed`, no header describes it. `upstream` is set if
     it is known where the request goes.
     """
 
@@ -156,13 +156,13 @@ class PassOn(Exception):
         reason: Reason,
         body: bytes | None = None,
         *,
-        is_unpacked: bool = False,
+        is_changed: bool = False,
         upstream: Destination | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.body = body
-        self.is_unpacked = is_unpacked
+        self.is_changed = is_changed
         self.upstream = upstream
 
 
@@ -279,7 +279,7 @@ async def read_request(
         stripped = await asyncio.to_thread(wire.without_extension, plain)
         if stripped == plain:
             raise PassOn(Reason.UNREADABLE_BODY, data) from None
-        raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
+        raise PassOn(Reason.UNREADABLE_BODY, stripped, is_changed=True) from None
     request = _client_request(admitted, body, data if encoding else b"")
     admitted.line.model, admitted.line.upstream = request.model, request.upstream.name
     return await _with_items_opened(request, admitted) if body.endpoint.compact_path else request
@@ -318,7 +318,7 @@ def as_it_came(request: ClientRequest, reason: Reason) -> PassOn:
     sent = body.spliced(model=request.model if request.has_suffix else None)
     if sent == body.data:
         return PassOn(reason, request.encoded_body or body.data, upstream=request.upstream)
-    return PassOn(reason, sent, is_unpacked=bool(request.encoded_body), upstream=request.upstream)
+    return PassOn(reason, sent, is_changed=True, upstream=request.upstream)
 
 
 async def receive_body(client: ClientStream, limit: int, place: Place) -> bytes:

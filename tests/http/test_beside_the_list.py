@@ -56,6 +56,19 @@ def test_digests_of_the_body_leave_with_a_changed_one() -> None:
             assert [sent.header(name) is not None for name, _ in DIGESTS] == [kept] * 3
 
 
+def test_digests_leave_too_where_only_what_is_asked_of_the_proxy_leaves() -> None:
+    body: dict[str, Any] = {"model": "m", "input": "Go on.", "previous_response_id": "resp_1"}
+    with proxy_with_upstream() as stage:
+        for more, kept in (({}, True), ({"condenser": {"session": "s"}}, False)):
+            headers = [*DIGESTS, ("Idempotency-Key", "key"), ("Authorization", "Bearer k")]
+            answer = wire.post_json(stage.proxy.url, RESPONSES, {**body, **more}, headers)
+            assert (answer.status, answer.action) == (200, "bypassed")
+            sent = list(stage.upstream.journal)[-1]
+            assert "condenser" not in sent.json()
+            assert [sent.header(name) is not None for name, _ in DIGESTS] == [kept] * 3
+            assert (sent.header("idempotency-key") == "key") == kept
+
+
 def test_each_body_has_an_idempotency_key_of_its_own() -> None:
     seen: dict[str, bytes] = {}
 
