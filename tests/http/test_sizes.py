@@ -120,6 +120,15 @@ def test_a_string_with_too_many_characters_is_shortened_in_its_middle(arguments:
         assert len(stage.forwarded) == 3
 
 
+def test_what_stays_of_a_string_is_counted() -> None:
+    with refusing(by_characters, window=16_000) as stage:
+        asked, said, result, *rest = long_result(0)
+        text = f"{'so many words ' * 200}{'9f3Kq!x' * 1_000}{'so many words ' * 200}"
+        answer = stage.ask([asked, said, {**result, "content": text}, *rest], controls(session="s"))
+        assert answer.header("X-Condenser-Count") == "exact"
+        assert int(answer.header("X-Condenser-Tokens-After") or 0) == count({"messages": stage.last_view})
+
+
 def named(member: str) -> Refuse:
     def refuse(exchange: Exchange) -> Reply:
         said = f"Invalid 'messages[1].{member}': string too long. Expected a string with maximum length 40, but got a"

@@ -15,7 +15,7 @@ from proxy.condensing.attempt import Turn
 from proxy.condensing.traits.trait import Trait
 from proxy.condensing.turn import RequestContext
 from proxy.conversations.session import has_node
-from proxy.tokens.counter import Counter
+from proxy.tokens.counter import INLINE_CHARS, Counter
 from strategies.core.messages import NO_PICTURES, Message, Pictures, dump
 from strategies.dialects.parts import DOCUMENTS, PICTURES, shortened, without_parts
 
@@ -53,11 +53,14 @@ def _written(message: Message, numbers: Sequence[int], characters: int, counter:
     body, seen = without_parts(message.body, PICTURES, numbers[0])
     body, read = without_parts(body, DOCUMENTS, numbers[1])
     body = shortened(body, characters) if characters else body
+    if body == message.body:
+        return message
     before, left, data = message.pictures, message.pictures.number - len(seen), dump(body).encode()
     after = Pictures(left, before.tokens * left // before.number) if left > 0 else NO_PICTURES
-    # A string that is too long takes long to count.
-    tokens = counter.message(body) if seen or read else message.tokens * len(data) // len(message.data)
-    return message if body == message.body else replace(message, data=data, parsed=body, tokens=tokens, pictures=after)
+    # What is still long takes long to count.
+    is_counted = seen or read or len(data) <= INLINE_CHARS
+    tokens = counter.message(body) if is_counted else message.tokens * len(data) // len(message.data)
+    return replace(message, data=data, parsed=body, tokens=tokens, pictures=after)
 
 
 def after(stored: LeftOut | None, turn: Turn, _now: float) -> LeftOut | None:
