@@ -36,6 +36,15 @@ def dropped_in(drops: Collection[str]) -> frozenset[str]:
     return frozenset(mark.split(":")[1] for mark in drops)
 
 
+def dropped_from_ancestors(session: Session) -> frozenset[str]:
+    """The ids of the lines that records of a session's ancestors lack in its views, until it has used one of its own.
+
+    Its marks may be those of its parent, whose count of records is not its own.
+    """
+    is_on = _used(session.condensations) > 0
+    return dropped_in([mark for mark in session.drops if is_on or mark.endswith(":0")])
+
+
 def says_dropped(text: str, drops: Collection[str]) -> bool:
     """Whether a text has a sentence or an item that a person has dropped."""
     gone = dropped_in(drops)

@@ -175,6 +175,26 @@ def test_a_fork_takes_over_what_was_dropped(stage: Stage) -> None:
     assert FIRST not in str(stage.last_view)
 
 
+def test_a_fork_shows_the_record_of_its_parent_unchanged_until_it_has_one_of_its_own(stage: Stage) -> None:
+    stage.ask(told(TRIGGER))
+    (row,) = admin(stage).json()["data"]
+    assert admin(stage, f"{place_of(row)}/ledger/{line_id(FIRST)}", "DELETE").status == 200
+    fork = [*told(TRIGGER)[:-1], {"role": "user", "content": "And what about the other garden?"}]
+    stage.ask(fork)
+    before = stage.last_view
+    fork += [{"role": "assistant", "content": "It is dry."}, {"role": "user", "content": "Then water it."}]
+    stage.ask(fork)
+    assert stage.last_view[: len(before)] == before
+    assert FIRST in str(before)
+    stage.ask(fork, controls(force="true"))
+    assert FIRST not in str(stage.last_view)
+    latest = next(each for each in admin(stage).json()["data"] if each["session"] != row["session"])
+    made = str(admin(stage, place_of(latest)).json()["latest_condensation"])
+    assert admin(stage, f"{place_of(latest)}/condensations/{made}/revert", "POST").status == 200
+    stage.ask(fork)
+    assert FIRST not in str(stage.last_view[:3])
+
+
 @each_api
 def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
     with api.upstream(api.tests.reader, window=AGENT_WINDOW) as upstream, for_agents(upstream.url, store) as proxy:
