@@ -66,8 +66,10 @@ async def readyz(request: Request) -> Response:
 
 async def root(request: Request) -> Response:
     """Answers `HEAD /`, with which clients probe an address, and leads browsers to the pages, where there are any."""
+    services: Services = request.app.state.services
     is_browser = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-    if is_browser and not request.app.state.services.operators.is_closed:
+    is_here = (admin := services.settings.admin.address) is None or request.scope["server"][1] == admin[1]
+    if is_browser and is_here and not services.operators.is_closed:
         return RedirectResponse("_condenser/", HTTPStatus.SEE_OTHER, _PRIVATE)
     if request.method != "HEAD":
         raise HTTPException(HTTPStatus.NOT_FOUND)

@@ -301,8 +301,9 @@ def test_a_browser_at_the_root_is_led_to_the_pages_and_no_program_is() -> None:
         assert (led.status, led.header("location")) == (303, "_condenser/")
         assert [at_root(stage).status, at_root(stage, ("Accept", "*/*")).status] == [404, 404]
         assert at_root(stage, ("Accept", "text/html"), method="HEAD").status == 200
-    with proxy_with_upstream(admin={"token": None}) as stage:
-        assert at_root(stage, ("Accept", "text/html")).status == 404
+    for pages in ({"token": None}, {"token": "operator", "listen": "127.0.0.1:1"}):  # off, or at another address
+        with proxy_with_upstream(admin=pages) as stage:
+            assert at_root(stage, ("Accept", "text/html")).status == 404
 
 
 @pytest.mark.parametrize(
