@@ -38,8 +38,9 @@ demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a ke
 serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
+# A worker that crashes ends the run at once, by the name of its test: with another in its place pytest-xdist may wait for ever.
 test: setup redis chromium prometheus $(VENV)/gateway/.stamp $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
-	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 1 $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0 $(ARGS)
 
 check-lint: setup ## ruff and mypy
 	@$(BIN)/ruff check --output-format concise .

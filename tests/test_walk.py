@@ -33,7 +33,7 @@ CHANCE = 1.01
 """All calls vary by a few with the moment at which a thread or a socket is ready; a bound leaves as much room."""
 
 DRIVER_LINES = 332
-TRIES = 6
+TRIES = 4
 
 
 def walk(*arguments: str) -> Any:
