@@ -70,6 +70,7 @@ class Question:
 
 _EVENT = re.compile(rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")([a-z_.]+)', re.MULTILINE)
 _MARK = 64  # bytes before a chunk that are searched too, because the last event may begin there
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?=(?:data|event|id|retry)?:)")
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 Values = Mapping[str, Any]  # the members of a request body except the message list, parsed
@@ -347,10 +348,10 @@ class Endpoint(ABC):
 
     def in_one_piece(self, data: bytes) -> bytes:
         """A reply as it would be in one piece, if it is a stream; one with an error as it came."""
-        if not data.lstrip().startswith((b"data:", b"event:", b":")):
+        if (start := _STREAM.match(data)) is None:
             return data
         splicer = self.splicer(runs_calls=False)
-        splicer.feed(data)
+        splicer.feed(data[start.end() :] + b"\n\n")
         return dump(splicer.document).encode("utf-8", "surrogatepass") if splicer.document else data
 
     @abstractmethod

@@ -20,7 +20,7 @@ from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Ballot, Failure
 from tests.proxy.asking.support import ASK, CALLER, NOWHERE, asking
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, chunk, completion, error, json_reply, stream, text_chunks, usage_chunk
+from tests.support.replies import Reply, chunk, completion, error, json_reply, sse, stream, text_chunks, usage_chunk
 from tests.support.stage import summary, vote
 from tests.support.upstream import ScriptedUpstream
 
@@ -331,6 +331,15 @@ async def test_a_server_that_never_says_anything_is_asked_twice_once_only(upstre
         for _ in range(3):
             await own.ask()
     assert len(upstream.journal) == 4
+
+
+@pytest.mark.parametrize("first", [b"id: 1\n", b"retry: 3000\n\n", b"\xef\xbb\xbf", b": ping\n\n", b"\n"])
+async def test_a_stream_is_known_by_whatever_it_begins_with(first: bytes, upstream: ScriptedUpstream) -> None:
+    *texts, last = map(sse, text_chunks("the record"))
+    upstream.answer(lambda _: stream(first, *texts, last.rstrip(), done=False))  # no blank line at its end
+    async with asking(upstream.base_url) as own:
+        found = await own.answer(caller=replace(CALLER, streams=True))
+    assert (found.text, found.finish_reason) == ("the record", "stop")
 
 
 @pytest.mark.parametrize("caller", [CALLER, OF_RESPONSES, OF_MESSAGES], ids=["chat", "responses", "messages"])
