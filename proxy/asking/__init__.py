@@ -411,7 +411,8 @@ class AskedForm:
     def after_refusal(self, refusal: Refusal, sent: Question, *, wanted: int) -> AskedForm | None:
         """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing."""
         about, is_isolated = refusal.subjects, sent.view is None
-        is_too_long = sent.max_tokens > wanted and refusal.size(Unit.REPLY) is not None
+        # A prompt that is too long beside its reply says nothing against the members.
+        is_too_long = refusal.size(Unit.PROMPT, *[Unit.REPLY] * (sent.max_tokens > wanted)) is not None
         if not self.streams and Subject.STREAM in about:
             return replace(self, streams=True)
         if refusal.members and not is_too_long:

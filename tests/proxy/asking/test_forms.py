@@ -268,6 +268,21 @@ async def test_a_refusal_that_repeats_the_request_names_no_member_by_that(upstre
     assert all("max_completion_tokens" in each.json() for each in upstream.journal)
 
 
+async def test_a_prompt_that_is_too_long_teaches_no_question_to_do_without_its_limit(
+    upstream: ScriptedUpstream,
+) -> None:
+    said = (
+        "'max_tokens' or 'max_completion_tokens' is too large: 1024. This model's maximum context length is 4096 tokens"
+        " and your request has 3500 input tokens (1024 > 4096 - 3500)."
+    )
+    upstream.reply(error(400, said), completion("record"))
+    async with asking(upstream.base_url) as own:
+        (found,) = await own.ask()
+        assert isinstance(found, Failure)
+        assert (await own.answer()).text == "record"
+    assert ["max_completion_tokens" in each.json() for each in upstream.journal] == [True, True]
+
+
 # -- streams -------------------------------------------------------------------------------------------------------
 
 
