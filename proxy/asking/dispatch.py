@@ -511,6 +511,7 @@ class Dispatcher:
         pace.running.append(began)
         reply, has_ended = None, False
         try:
+            self._check_credential(model, caller)  # once more, as room may come late
             async with asyncio.timeout(model.timeout):
                 headers, target = headers_for(model, caller), f"{path}?{query}" if query else path
                 reply = await self.upstream.ask(address_for(model, caller), target, headers, data, model.timeout)

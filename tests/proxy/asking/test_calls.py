@@ -9,6 +9,9 @@ from pydantic import SecretStr
 from proxy.asking import Caller, FinishedCall
 from proxy.asking.dispatch import MOST_IN_VAIN, PACE_LIFE, Pace
 from proxy.protocols.chat import CHAT_ENDPOINT
+from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.servers import LessonScope
+from proxy.servers.shared_cache import SharedCache
 from proxy.settings.tables import ModelRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Failure
 from tests.proxy.asking.support import CALLER, LATER, asking
@@ -258,6 +261,32 @@ async def test_a_credential_may_expire_while_a_client_is_there(upstream: Scripte
             clock.now = 61.0
         assert await task == (Failure("expired"),)
     assert len(upstream.journal) == 0
+
+
+async def test_a_credential_may_expire_while_a_call_waits_for_room_in_a_shared_cache(
+    upstream: ScriptedUpstream,
+) -> None:
+    async def nobody_works() -> int:
+        return 0
+
+    clock, tasks, asked = Clock(), OwnedTasks(), asyncio.Event()
+    cache = SharedCache(nobody_works, tasks, size=100)
+    await cache.take("a client", 100)
+
+    def shared(_: LessonScope) -> SharedCache:
+        asked.set()
+        return cache
+
+    async with asking(upstream.base_url, clock=clock) as own:
+        own.asking.shared_cache = shared
+        task = asyncio.create_task(own.ask(caller=LATER))
+        await asked.wait()
+        clock.now = 61.0
+        cache.release("a client")
+        assert await task == (Failure("expired"),)
+    assert len(upstream.journal) == 0
+    await tasks.idle()
+    await asyncio.wait_for(cache.take("own", 100, is_own=True), 1)  # its room is free
 
 
 def test_a_call_is_expected_to_last_as_long_as_before() -> None:
