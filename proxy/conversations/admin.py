@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from proxy.conversations.cards import SOURCE as SCOPE
 from proxy.conversations.cards import parse_card, parse_export, with_card, without_blocks, without_cards
 from proxy.conversations.codec import condensation_document, encode_verdict, record_name, reverted
-from proxy.conversations.drops import drop_mark, ledger_of, line_ids
+from proxy.conversations.drops import drop_mark, dropped_from_ancestors, ledger_of, line_ids
 from proxy.conversations.histories import StoredHistory, history_at, lines_on, messages_on, read_in_thread
 from proxy.conversations.requests import RequestRecord, unpacked_all
 from proxy.conversations.session import MAIN, Branch, Session, pin_for, session_key
-from proxy.conversations.stored import StoredSessions
+from proxy.conversations.stored import SessionLookup, StoredSessions
 from proxy.conversations.totals import MILLION, NONE
 from proxy.errors import BadRequest
 from proxy.store.base import StoreError, StoreKey
@@ -133,9 +133,9 @@ class Admin:
     async def shown(self, key: StoreKey) -> ShownSession | None:
         """One session with the messages of its branches, for people to look at; None if there is none."""
         patience = self._stored.patience()
-        session = await patience.read(self._stored.load(key))
-        if session is None:
+        if not (line := await patience.read(self._line(key))):
             return None
+        session = _with_inherited(line)
         blocks = await patience.read(self._stored.blocks(key, session))
         requests = unpacked_all(await patience.read(self._stored.store.journal(key)), session)
         return await read_in_thread(self._shown, key, session, blocks, requests)
@@ -158,23 +158,32 @@ class Admin:
 
     async def revert(self, key: StoreKey, condensation: str, *, undo: bool = False) -> Document | None:
         """Takes a condensation back, or with `undo` that; None if there is none. May be repeated."""
-        session = await self._stored.in_time(self._stored.load(key))
-        records = session.condensations if session else ()
-        found = next((record for record in records if record.id == condensation), None)
-        if session is None or found is None:
+        line = await self._stored.in_time(self._line(key))
+        held = ((at, each) for at, one in line for each in one.condensations if each.id == condensation)
+        holder, found = next(held, (key, None))
+        if found is None:
             return None
         if found.reverted is undo:
             mark = reverted(record_name(found.digest, found.depth), found.restored)
-            await self._mark(key, f"un{mark}" if undo else mark)
+            await self._mark(holder, f"un{mark}" if undo else mark)
         return {"object": "restored" if undo else "reverted", "condensation": condensation}
 
     async def drop(self, key: StoreKey, line: str, *, now: bool = False) -> Document | None:
         """Leaves a line out of the ledger from the next condensation on, or `now`; None if no record has it."""
-        session = await self._stored.in_time(self._stored.load(key))
-        if session is None or line not in line_ids(session):
+        known = await self._stored.in_time(self._line(key))
+        if not known or line not in line_ids(session := _with_inherited(known)):
             return None
-        await self._mark(key, drop_mark(line, session.condensations, now=now))
+        own = known[0][1].condensations if line in line_ids(known[0][1]) else session.condensations
+        await self._mark(key, drop_mark(line, own, now=now))
         return {"object": "dropped", "line": line, "now": now}
+
+    async def _line(self, key: StoreKey) -> list[tuple[StoreKey, Session]]:
+        """A session and those that it forked from, nearest first, with their keys; empty if there is none."""
+        if (session := await self._stored.load(key)) is None:
+            return []
+        line = [session, *await SessionLookup(self._stored, key.tenant).ancestors(session)]
+        names = [key.name, *(each.parent or "" for each in line)]
+        return [(StoreKey(key.tenant, name), each) for name, each in zip(names, line, strict=False)]
 
     async def _mark(self, key: StoreKey, mark: str) -> None:
         await self._stored.in_time(self._stored.store.mark(key, mark))
@@ -284,6 +293,16 @@ class Admin:
             else:
                 if session is not None:
                     yield key, session
+
+
+def _with_inherited(line: Sequence[tuple[StoreKey, Session]]) -> Session:
+    """The first session with the records of its ancestors that its views apply; their cards stay with them."""
+    session = line[0][1]
+    wanted = {branch.applied for branch in session.branches} - {each.id for each in session.condensations}
+    gone, dialect = dropped_from_ancestors(session), DIALECTS[session.dialect]
+    found = [replace(each, cards=()) for _, one in line[1:] for each in one.condensations if each.id in wanted]
+    inherited = {each.id: each.without(gone, dialect) for each in reversed(found)}
+    return session._replace(condensations=(*inherited.values(), *session.condensations))
 
 
 def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: bytes) -> dict[int, bool]:

@@ -195,6 +195,44 @@ def test_a_fork_shows_the_record_of_its_parent_unchanged_until_it_has_one_of_its
     assert FIRST not in str(stage.last_view[:3])
 
 
+@pytest.mark.parametrize("query", ["", "?now=true"])
+def test_a_fork_shows_what_it_applies_of_its_parent_and_drops_from_that(stage: Stage, query: str) -> None:
+    stage.ask(told(TRIGGER))
+    (row,) = admin(stage).json()["data"]
+    fork = [*told(TRIGGER)[:-1], {"role": "user", "content": "And what about the other garden?"}]
+    stage.ask(fork)
+    (place,) = (place_of(each) for each in admin(stage).json()["data"] if each["session"] != row["session"])
+
+    def asked(words: str, **more: Any) -> str:
+        fork.extend([{"role": "assistant", "content": "Good."}, {"role": "user", "content": words}])
+        stage.ask(fork, controls(**more))
+        return str(stage.last_view)
+
+    def lines() -> dict[str, Mapping[str, Any]]:
+        return {row["text"]: row for row in admin(stage, place).json()["ledger"]}
+
+    assert FIRST in lines()
+    line = f"{place}/ledger/{line_id(FIRST)}{query}"
+    assert admin(stage, line, "DELETE").status == 200
+    assert (lines()[FIRST]["shown"], lines()[FIRST]["dropped"]) == (not query, True)
+    assert (FIRST in asked("Go on.")) is (not query)
+    stage.ask(told(TRIGGER))
+    assert FIRST in str(stage.last_view)  # the parent keeps it
+    assert FIRST not in asked("And then?", force="true")
+
+
+def test_a_fork_takes_back_what_it_applies_of_its_parent(stage: Stage) -> None:
+    stage.ask(told(TRIGGER))
+    (row,) = admin(stage).json()["data"]
+    fork = [*told(TRIGGER)[:-1], {"role": "user", "content": "And what about the other garden?"}]
+    assert stage.ask(fork).action == "replayed"
+    (place,) = (place_of(each) for each in admin(stage).json()["data"] if each["session"] != row["session"])
+    (made,) = admin(stage, place).json()["condensations"]
+    for method, action in (("POST", "passed"), ("DELETE", "replayed")):
+        assert admin(stage, f"{place}/condensations/{made['id']}/revert", method).status == 200
+        assert stage.ask(fork).action == action
+
+
 @each_api
 def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
     with api.upstream(api.tests.reader, window=AGENT_WINDOW) as upstream, for_agents(upstream.url, store) as proxy:
