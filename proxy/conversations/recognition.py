@@ -340,7 +340,7 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     """
     sessions = [session, *await lookup.ancestors(session)]
     condensations = tuple({record.id: record for one in reversed(sessions) for record in one.condensations}.values())
-    if gone := dropped_from_ancestors(session):  # its own records lack what they must since they were read
+    if gone := session.drops and dropped_from_ancestors(session):  # its own lack what they must since they were read
         own, dialect = {made.id for made in session.condensations}, DIALECTS[session.dialect]
         condensations = tuple(made if made.id in own else made.without(gone, dialect) for made in condensations)
     patches = tuple(patch for one in reversed(sessions) for patch in one.patches)
