@@ -103,6 +103,7 @@ def test_a_session_is_listed_with_what_became_of_it(stage: Stage) -> None:
     assert row["source"] == "X-Condenser-Session"
     assert (row["branches"], row["condensations"], row["totals"]["requests"]) == (1, 1, 1)
     assert row["totals"]["forwarded_tokens"] < row["totals"]["client_tokens"]
+    assert row.pop("title") == "Plan my garden. Never water at noon."  # nothing else that was said
     assert "garden" not in json.dumps(row)
 
 

@@ -92,7 +92,6 @@ def test_a_refusal_teaches_the_window_and_the_agent_goes_on_with_a_good_reply(re
             "invalid_request_error",
             "max_tokens: 64001 > 64000, which is the maximum allowed number of output tokens",
         ),
-        (413, "request_too_large", "Request exceeds the maximum size"),
         (429, "rate_limit_error", "This request would exceed your rate limit of 30,000 input tokens per minute"),
         (529, "overloaded_error", "Overloaded"),
     ],

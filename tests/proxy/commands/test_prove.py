@@ -141,7 +141,8 @@ def test_the_budget_is_not_exceeded(parallel: int, proving: Prove, tmp_path: Pat
     assert (code, found["stopped"]) == (1, "more could exceed --budget")
     spent = [each["tokens"] for each in lines(tmp_path)]
     assert 0 < sum(spent) <= 150_000
-    assert found["pairs"] == len(spent) // 2
+    assert found["pairs"] <= len(spent) // 2
+    assert parallel > 1 or found["pairs"] == len(spent) // 2  # runs at once may be of different pairs
     assert read(proving("--json", "--repeat", "2"))["pairs"] == 10
 
 
