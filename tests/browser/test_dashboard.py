@@ -161,6 +161,16 @@ def test_requests_say_what_was_done_and_are_found_by_it(browser: Browser) -> Non
         expect(page.locator("tr:target")).to_be_in_viewport()
 
 
+def test_the_table_of_requests_fits_a_window_of_1280_pixels(browser: Browser) -> None:
+    prices = [{"match": "*", "prices": {"input": 2.5, "output": 10.0}}]
+    with watched(models=prices) as stage, opened(browser, stage, viewport={"width": 1280, "height": 800}) as page:
+        stage.model = "claude-sonnet-4-5-20250929"
+        grown(stage, 20, 40, first="A title that is longer than its column.")
+        page.get_by_role("link", name="Requests", exact=True).click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        assert page.evaluate("[...document.querySelectorAll('.scroll')].every((x) => x.scrollWidth <= x.clientWidth)")
+
+
 def test_a_pinned_message_goes_on_word_for_word(browser: Browser) -> None:
     with watched(strategy="recent", memory={"default": "off"}) as stage, opened(browser, stage) as page:
         grown(stage, 4)
