@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_settings_arguments, amount, positive, settings_from
-from proxy.commands.progress import Progress
+from proxy.commands.progress import Progress, results_in
 from proxy.commands.replaying.agreement import ratio, upper
 from proxy.commands.replaying.report import grid
 from proxy.commands.running import HOST
@@ -41,14 +41,16 @@ from proxy.commands.serve import bound_socket, prepare
 from proxy.conversations.totals import MILLION
 from proxy.errors import CommandFailed
 from proxy.settings import Settings
-from proxy.values import json_or_none, word_at
+from proxy.values import word_at
 
 if TYPE_CHECKING:
     from proxy.commands.wrap import Proxied
 
 _RESULTS, _PROMPT = "condenser-prove.ndjson", "{prompt}"
+_PLACE = "condenser-prove-"  # what the name of a run's temporary folder begins with
 WITHOUT, WITH = "without", "with"
 _GRACE, _LOOK = 5.0, 0.25  # seconds
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEPT = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV")
 """The environment of a check: what programs need, none of which is a key."""
 _QUANTITIES = ("money", "tokens", "requests", "seconds")
@@ -82,18 +84,21 @@ def run(arguments: argparse.Namespace) -> int:
     runs, pairs = _Runs(arguments, settings), [(task, nth) for nth in range(arguments.repeat) for task in tasks]
     progress = Progress(len(pairs))
     # Runs are in groups of their own: whatever ends this process must end them.
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        try:
-            for _ in pool.map(runs.pair, range(len(pairs)), pairs):
-                progress.step("pairs")
-        except BaseException as error:
-            runs.stopped, runs.kills = runs.stopped or "interrupted", True  # the other threads end too
-            if not isinstance(error, KeyboardInterrupt):
-                raise
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        with ThreadPoolExecutor(arguments.parallel) as pool:
+            try:
+                for _ in pool.map(runs.pair, range(len(pairs)), pairs):
+                    progress.step("pairs")
+            except BaseException as error:
+                for number in before:  # another signal must not leave what is being ended
+                    signal.signal(number, signal.SIG_IGN)
+                runs.stopped, runs.kills = runs.stopped or "interrupted", True  # the other threads end too
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     found = {**summary(runs.pairs), "currency": settings.currency, "stopped": runs.stopped}
     print(json.dumps(found, indent=1) if arguments.json else table(found, str(arguments.results)))
     return FAILED if runs.stopped else OK
@@ -117,9 +122,7 @@ class _Runs:
         plain = tuple(each.model_copy(update={"strategy": None}) for each in settings.models)
         off = settings.model_copy(update={"strategy": "off", "models": plain})
         self._settings = {WITHOUT: off, WITH: settings}
-        path: Path = arguments.results
-        lines = map(json_or_none, path.read_text("utf-8").splitlines() if path.exists() else ())
-        self._known: dict[str, Record] = {line["key"]: line for line in lines if word_at(line, "key")}
+        self._known = results_in(arguments.results)
         self._spent: dict[str, float] = {}  # by run, in money or tokens
         self._step = 0.0  # the most that was spent from one look to the next
         self.pairs: list[tuple[Record, Record]] = []
@@ -144,7 +147,7 @@ class _Runs:
         self._spend("", 0.0, given.parallel * max(self._spent.values(), default=0.0))
         if key in self._known or self.stopped:
             return self._known.get(key)
-        with TemporaryDirectory(prefix="condenser-prove-", ignore_cleanup_errors=True) as place:
+        with TemporaryDirectory(prefix=_PLACE, ignore_cleanup_errors=True) as place:
             work = Path(place) / "work"
             _copy(given.folder.resolve(), work, given.results.resolve())
             with bound_socket(HOST, 0) as listening, proxied(words, given.upstream, settings, listening) as found:
@@ -188,8 +191,9 @@ def _copy(folder: Path, work: Path, results: Path) -> None:
 
     def stays(path: Path) -> bool:
         if path.is_symlink():
-            return not path.readlink().is_absolute() and path.resolve().is_relative_to(folder)
-        return path.is_dir() or (path.is_file() and path != results)
+            return not path.readlink().is_absolute() and Path(os.path.realpath(path)).is_relative_to(folder)
+        # Temporary folders may be inside: a copy must not have itself.
+        return (path.is_dir() and not path.name.startswith(_PLACE)) or (path.is_file() and path != results)
 
     shutil.copytree(folder, work, symlinks=True, ignore=lambda at, names: [n for n in names if not stays(Path(at, n))])
 

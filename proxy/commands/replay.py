@@ -247,7 +247,7 @@ async def _asked_live(
         found.too_long += sum(each.too_long for each in fit)
         sample += spread([each.found for each in fit], arguments.sample)
     upstream, purse = Upstream(settings.upstream), Purse(arguments.budget, prices)
-    key = os.environ.get(arguments.key_env, "")
+    key = os.environ.get(arguments.key_env, "").strip()  # of a file, it may end with a line
     asker = Asker(upstream, arguments.live, key, arguments.reply_tokens, purse, arguments.results)
     try:
         await asker.measure(found, sample)

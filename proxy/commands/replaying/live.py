@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from proxy.commands.progress import results_in
 from proxy.commands.replaying.agreement import Action, LiveResults, Measured, Needs, action_of, compared
 from proxy.commands.replaying.measures import ReplayedRequest
 from proxy.commands.replaying.play import Playing
@@ -29,7 +30,7 @@ from proxy.protocols.endpoint import Endpoint
 from proxy.protocols.replies import Usage
 from proxy.protocols.watching import WatchedReply
 from proxy.servers.upstream import Upstream, UpstreamRequest
-from proxy.values import json_or_none, word_at
+from proxy.values import json_or_none
 from strategies.core.economics import Prices
 from strategies.core.messages import Role
 from strategies.core.names import find_names
@@ -130,8 +131,8 @@ class Asker:
 
     async def measure(self, live: LiveResults, sample: Sequence[Candidate]) -> None:
         """Measures what the file of results does not have yet, until something ends it, which `live.stopped` says."""
-        lines = self._results.read_text("utf-8").splitlines() if self._results.exists() else []
-        known = {one["key"]: Measured(**one) for one in map(json_or_none, lines) if word_at(one, "key")}
+        lines = results_in(self._results)
+        known = {key: Measured(**one) for key, one in lines.items() if one.keys() == {*Measured._fields}}
         in_a_row = 0
         try:
             for turn, one in enumerate(sample):

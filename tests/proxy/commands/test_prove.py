@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,7 +184,8 @@ def test_a_copy_has_no_link_that_leads_out(proving: Prove, tmp_path: Path) -> No
     (folder / "inner").mkdir(parents=True)
     (folder / "kept.txt").write_text("kept")
     (tmp_path / "outside.txt").write_text("outside")
-    for name, to in (("inner/up", "../kept.txt"), ("out", "../outside.txt"), ("absolute", str(folder / "kept.txt"))):
+    links = {"inner/up": "../kept.txt", "out": "../outside.txt", "absolute": str(folder / "kept.txt"), "loop": "loop"}
+    for name, to in links.items():
         (folder / name).symlink_to(to)
     os.mkfifo(folder / "pipe")
     code = "import os; open('inner/up', 'a').write(' and more'); os.remove('kept.txt')"
@@ -191,6 +193,33 @@ def test_a_copy_has_no_link_that_leads_out(proving: Prove, tmp_path: Path) -> No
     found = read(proving("--json", "--repeat", "1", tasks=task(check), folder=folder, words=script(code)))
     assert (found["solved"]["without"], found["solved"]["with"]) == (1, 1)
     assert (folder / "kept.txt").read_text() == "kept"
+
+
+def test_a_folder_may_have_the_temporary_files(proving: Prove, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work" / "temporary").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "work" / "temporary"))
+    check = 'test -d temporary && test -z "$(ls -A temporary)"'
+    found = read(proving("--json", "--repeat", "1", tasks=task(check), folder=tmp_path / "work", words=script("")))
+    assert found["solved"]["with"] == 1
+
+
+def test_nothing_is_run_if_results_cannot_be_written(
+    proving: Prove, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    code, _, err = proving("--results", str(tmp_path / "missing" / "results"))
+    assert (code, "cannot be used for results" in err, upstream.journal.to(CHAT)) == (1, True, [])
+
+
+def test_a_second_signal_leaves_nothing_running(
+    proving: Prove, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove, "_GRACE", 0.5)
+    signals = "import os, signal, time; again = lambda *_: os.kill(os.getppid(), signal.SIGTERM)"
+    stays = f"{signals}; signal.signal(signal.SIGTERM, again); open('{tmp_path}/pid', 'w').write(str(os.getpid()))"
+    code, out, _ = proving("--json", tasks=task("true"), words=script(f"{stays}; again(); time.sleep(60)"))
+    assert (code, read((code, out, ""))["stopped"]) == (1, "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_the_prompt_takes_its_place(proving: Prove) -> None:

@@ -160,7 +160,8 @@ def test_the_report_says_what_it_shows_and_has_no_secret(live: Live, tmp_path: P
     assert not any(SECRET in text or "invariant" in text for text in (out, page, results))
 
 
-def test_a_run_goes_on_where_another_ended(live: Live, rule: Rule) -> None:
+def test_a_run_goes_on_where_another_ended(live: Live, rule: Rule, tmp_path: Path) -> None:
+    (tmp_path / "condenser-live.ndjson").write_text('{"key": "of another version"}\n[]\nno line')
     first = document(live("--json", "--sample", "6"))
     again = document(live("--json", "--sample", "6"))
     assert (first["reused"], again["reused"], rule.asked) == (0, 6, 18)
