@@ -33,9 +33,10 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import add_settings_arguments, amount, positive, settings_from
-from proxy.commands.progress import Progress, results_in
+from proxy.commands.progress import Progress
 from proxy.commands.replaying.agreement import ratio, upper
 from proxy.commands.replaying.report import grid
+from proxy.commands.replaying.results import results_in
 from proxy.commands.running import HOST
 from proxy.commands.serve import bound_socket, prepare
 from proxy.conversations.totals import MILLION

@@ -6,6 +6,7 @@ play           decides every request of a conversation with the real driver
 models         takes the place of the summarizer and the judges: scripts, or real ones
 measures       computes what a strategy sent, saved, kept and cost (pure)
 live           asks a real model what it does next, with and without the view
+results        reads the file of what was measured, from which the next run goes on
 agreement      compares next actions, and bounds what a sample can show (pure)
 report         prints tables, and makes the JSON document and the HTML page of a replay (pure)
 """

@@ -19,11 +19,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from proxy.commands.progress import results_in
 from proxy.commands.replaying.agreement import Action, LiveResults, Measured, Needs, action_of, compared
 from proxy.commands.replaying.measures import ReplayedRequest
 from proxy.commands.replaying.play import Playing
 from proxy.commands.replaying.recorded import Conversation
+from proxy.commands.replaying.results import results_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.sse import EventReader
 from proxy.protocols.endpoint import Endpoint
