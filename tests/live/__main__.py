@@ -13,4 +13,6 @@ if __name__ == "__main__":
             sys.exit(f"ARGS={sys.argv[1]} measures llama.cpp's server: leave SERVER out")
         (turns if sys.argv[1] == "turns" else next_action).run(sys.argv[2:])
         sys.exit()
-    sys.exit(pytest.main(["-m", "live", "-p", "no:cacheprovider", *(sys.argv[1:] or ["tests/live"])]))
+    # A test here may take as long as its own mark allows.
+    options = ["-m", "live", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=1800"]
+    sys.exit(pytest.main([*options, *(sys.argv[1:] or ["tests/live"])]))
