@@ -102,6 +102,6 @@ def notices(total: Counter[str], ready: Mapping[str, Any]) -> list[Notice]:
         text = f"{total['own_failed']:,} of {total['own_calls']:,} of Condenser's own model calls failed."
         found.append(Notice("own-calls", text))
     if total["unreported"]:
-        text = f"{total['unreported']:,} replies reported no usage: their cost is estimated from our own count."
+        text = f"Replies without a usage: {total['unreported']:,}; what they cost is estimated from our own count."
         found.append(Notice("unreported", text))
     return found

@@ -9,6 +9,7 @@ nothing can be condensed, the client gets the upstream's own error.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
@@ -58,7 +59,7 @@ class Decide(Protocol):
     def __call__(self, services: Services, asked: ClientRequest) -> Awaitable[Turn]: ...
 
 
-class Served:
+class Served(ABC):
     """What is served at a path whose requests are not sent as they are."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,8 +74,9 @@ class Served:
         finally:
             await came.end()
 
+    @abstractmethod
     async def app_for(self, came: AdmittedRequest) -> ASGIApp:
-        raise NotImplementedError
+        """The answer to a request; raises `ProxyError` and `ClientGone`."""
 
 
 async def answered_here(came: AdmittedRequest, turn: Turn, decide: Decide) -> Response | None:
